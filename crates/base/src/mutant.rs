@@ -9,8 +9,16 @@
 #[macro_export]
 macro_rules! mutant {
     ($name:literal) => {
-        cfg!(mutant = $name) || (cfg!(mutant = "all") && $crate::mutant::is_planted($name))
+        $crate::mutant::is_set(cfg!(mutant = $name), $name)
     };
+}
+
+/// What [`mutant!`](crate::mutant!) asks: `in_build` tells whether this very fault was built in.
+#[inline(always)]
+#[must_use]
+#[expect(clippy::inline_always, reason = "an ordinary build must find the constant `false` here")]
+pub fn is_set(in_build: bool, name: &str) -> bool {
+    in_build || is_planted(name)
 }
 
 #[cfg(mutant = "all")]
@@ -33,7 +41,9 @@ pub fn is_planted(name: &str) -> bool {
 
 /// Whether the fault `name` is planted for the calling thread: never, in this build.
 #[cfg(not(mutant = "all"))]
+#[inline(always)]
 #[must_use]
+#[expect(clippy::inline_always, reason = "an ordinary build must find the constant `false` here")]
 pub const fn is_planted(_name: &str) -> bool {
     false
 }

@@ -201,13 +201,14 @@ impl Core {
             Event::CheckpointTaken(checkpoint) => self.on_checkpoint_taken(*checkpoint, io),
             Event::CheckpointFailed => self.is_checkpointing = false,
             Event::StateFetched(checkpoint) => self.on_state_fetched(*checkpoint, io),
-            Event::StateFetchFailed => self.install = None,
+            // One that the superblock is about to name is no longer anybody's to drop.
+            Event::StateFetchFailed => self.install = self.install.take().filter(Install::is_ready),
             Event::Released { slot } => {
                 self.slots.released(slot);
                 self.grant_more(io);
                 self.evaluate(io);
             }
-            Event::Campaign => self.campaign(false, io),
+            Event::Campaign { overrules } => self.campaign(overrules, io),
             Event::Transfer { to } => self.on_transfer(to, io),
             Event::ChangeMembers(configuration) => self.on_change(*configuration, io),
             Event::StorageFailed => {

@@ -137,7 +137,10 @@ pub enum Event {
         slot: SlotId,
     },
     /// An operator (or the simulation) asks this member to campaign.
-    Campaign,
+    Campaign {
+        /// Whether voters should vote for it although their leader is alive.
+        overrules: bool,
+    },
     /// An operator asks the leader to hand over.
     Transfer {
         /// To whom.

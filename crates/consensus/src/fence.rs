@@ -193,10 +193,6 @@ impl Core {
         check!(run.stage == Stage::Walking);
         run.ends = ends;
         run.stage = Stage::Flushing;
-        let request = run.request;
-        if self.stores_late(&request) && !mutant!("reply_before_store") {
-            io.out.push(Effect::StoreGrant { word: self.word });
-        }
         let believed = believed.min(io.log.tail().index);
         self.commit_to(believed, io);
         if mutant!("no_flush_before_report") {
@@ -327,6 +323,9 @@ impl Core {
             io.out.push(Effect::Open(*record));
         }
         let request = run.request;
+        if self.stores_late(&request) && !mutant!("reply_before_store") {
+            io.out.push(Effect::StoreGrant { word: self.word });
+        }
         match request.cause {
             Cause::Campaign { transfer } => {
                 let has_room = !run.records.is_empty();

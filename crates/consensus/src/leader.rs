@@ -44,6 +44,8 @@ pub struct Leader {
     since: Instant,
     /// The no-op is being appended.
     noop_asked: bool,
+    /// A member has shown a higher term; chains posted after this one tell who still follows.
+    contested: Option<u64>,
 }
 
 impl Leader {
@@ -92,6 +94,7 @@ impl Core {
             beat_at: io.now + self.params.beat_interval(),
             since: io.now,
             noop_asked: false,
+            contested: None,
         }));
         self.watch.leader = None;
         self.sync_peers(io);
@@ -344,7 +347,7 @@ impl Core {
         let is_quiet = peer.in_flight.is_empty()
             && (peer.told < self.commit.min(peer.next.previous())
                 || io.now >= peer.posted_at + interval);
-        if !peer.is_replicating()
+        if !peer.is_granted()
             || !(is_due || is_quiet)
             || peer.in_flight.len() >= self.params.chains_max
         {
@@ -398,6 +401,7 @@ impl Core {
             peer.confirmed_at = peer.confirmed_at.max(posted.posted);
         } else if word.term() > term {
             deposed = Some(word.term());
+            peer.probe(io.now + retry);
         } else if peer.word == posted.word {
             // It revoked this grant: it restarted, or a newer grant is on its way here.
             peer.probe(io.now + retry);
@@ -411,16 +415,40 @@ impl Core {
         self.replicate(id, io);
         self.advance_commit(io);
         self.confirm_reads(io);
+        self.settle_contest(io);
     }
 
     /// A member shows a higher term. If a quorum still follows, that member was led astray by a
-    /// candidate that lost: this leader re-elects itself above it. Otherwise it is deposed.
+    /// candidate that lost: this leader re-elects itself above it. Otherwise it is deposed. What a
+    /// quorum said before the sighting does not count: two leaders that do not see each other would
+    /// depose each other for ever.
     pub(crate) fn on_higher_term<L: LogView>(&mut self, io: &mut Io<'_, L>) {
-        let hands_over = matches!(&self.role, Role::Leader(leader) if leader.transfer.is_some_and(|transfer| transfer.is_asked()));
-        if self.has_quorum(io) && !hands_over {
+        let Role::Leader(leader) = &mut self.role else { return };
+        if leader.transfer.is_some_and(|transfer| transfer.is_asked()) {
+            return self.step_down(io);
+        }
+        if leader.contested.is_some() {
+            return;
+        }
+        leader.contested = Some(leader.sequence);
+        let members: Vec<MemberId> = leader.peers.iter().map(|peer| peer.id).collect();
+        for id in members {
+            self.beat(id, true, io);
+        }
+        self.settle_contest(io);
+    }
+
+    /// Re-elects this leader once a quorum has followed it after the sighting of a higher term.
+    /// If that never comes true, check-quorum ends its term.
+    fn settle_contest<L: LogView>(&mut self, io: &mut Io<'_, L>) {
+        let me = self.me;
+        let Role::Leader(leader) = &self.role else { return };
+        let Some(after) = leader.contested else { return };
+        let follows = |id: MemberId| {
+            id == me || leader.peers.iter().any(|peer| peer.id == id && peer.confirmed > after)
+        };
+        if Self::configuration(io.log).is_quorum(follows) {
             self.campaign(false, io);
-        } else {
-            self.step_down(io);
         }
     }
 
@@ -528,7 +556,10 @@ impl Core {
                     self.replicate(id, io);
                     self.beat(id, false, io);
                 }
-                Stage::Snapshot => self.send_snapshot(id, io),
+                Stage::Snapshot => {
+                    self.send_snapshot(id, io);
+                    self.beat(id, false, io);
+                }
             }
         }
         self.on_own_room(io);
@@ -552,14 +583,15 @@ fn post<L: LogView>(
     *next_chain = next_chain.wrapping_add(1) & CHAIN_ID_MAX;
     // An idle line is believed up to the last entry of its segment: the last one sent.
     let tellable = commit.min(last);
-    let tells_idle = runs[0].is_none() && peer.told < tellable;
+    let clamps_wide = mutant!("commit_word_clamped_to_own_tail");
+    let tells_idle = clamps_wide || (runs[0].is_none() && peer.told < tellable);
     let idle = if tells_idle { peer.remote.key() } else { None };
     let tells = if idle.is_some() { tellable } else { peer.told };
     peer.in_flight.push_back(InFlight {
         id,
         word: peer.word,
         connection,
-        first: runs[0].map_or(last.next(), |run| run.first),
+        first: runs[0].map(|run| run.first),
         last,
         bytes,
         sequence,

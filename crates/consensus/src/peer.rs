@@ -15,8 +15,8 @@ pub(crate) struct InFlight {
     pub(crate) word: GrantWord,
     /// The connection it was posted on.
     pub(crate) connection: Connection,
-    /// The first entry it carries; the one after `last` when it carries none.
-    pub(crate) first: Index,
+    /// The first entry it carries, if any.
+    pub(crate) first: Option<Index>,
     /// The last entry it carries; what was sent before when it carries none.
     pub(crate) last: Index,
     pub(crate) bytes: u64,
@@ -109,7 +109,12 @@ impl Peer {
 
     /// The lowest entry that a chain in flight still gathers from the leader's own log.
     pub(crate) fn oldest_in_flight(&self) -> Option<Index> {
-        self.in_flight.front().map(|posted| posted.first)
+        self.in_flight.iter().find_map(|posted| posted.first)
+    }
+
+    /// Whether it has granted something that chains can be posted under.
+    pub(crate) fn is_granted(&self) -> bool {
+        !matches!(self.stage, Stage::Probe(_)) && self.connection.is_some()
     }
 
     pub(crate) fn is_replicating(&self) -> bool {

@@ -1,6 +1,6 @@
 //! Where in a follower's granted segments the next entry goes.
 
-use base::Index;
+use base::{Index, mutant};
 use logfmt::place::{FIRST_OFFSET, payload_max, place};
 
 use crate::{effect::Run, message::Room, view::LogView, wire};
@@ -52,7 +52,8 @@ impl Remote {
 
     /// The key of the segment being filled, once it holds an entry of this grant.
     pub(crate) fn key(&self) -> Option<u64> {
-        self.rooms.first().filter(|_| self.has_begun).map(|room| room.key)
+        let tells = self.has_begun || mutant!("commit_word_clamped_to_own_tail");
+        self.rooms.first().filter(|_| tells).map(|room| room.key)
     }
 
     pub(crate) const fn has_begun(&self) -> bool {

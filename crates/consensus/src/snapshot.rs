@@ -44,6 +44,10 @@ impl Core {
     /// The background walk found entries of the leader, or learned what is committed.
     pub(crate) fn on_observed<L: LogView>(&mut self, believed: Index, io: &mut Io<'_, L>) {
         if matches!(self.role, Role::Follower) && self.fence.is_none() {
+            if self.watch.leader.is_none() && io.log.tail().term == self.stored.current.term {
+                // An entry of this term: the candidate that this member voted for leads.
+                self.watch.leader = self.stored.current.granted_to;
+            }
             self.commit_to(believed.min(io.log.tail().index), io);
             self.grant_more(io);
         }

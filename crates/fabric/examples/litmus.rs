@@ -33,6 +33,6 @@ fn main() -> ExitCode {
         }
     }
     let forbidden = dekker::run(rounds, is_fenced);
-    println!("rounds {rounds} forbidden {forbidden}");
+    println!("RESULT rounds={rounds} forbidden={forbidden}");
     if forbidden == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

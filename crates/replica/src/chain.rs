@@ -146,6 +146,11 @@ impl<E: Env> Group<E> {
         let pieces = [[piece(&runs[0])], [piece(&runs[1])]];
         let mut chain = [read; 4];
         let mut count = 0;
+        let leads = idle.filter(|_| base::mutant!("commit_word_clamped_to_own_tail"));
+        if let Some(idle) = leads {
+            chain[count] = idle;
+            count += 1;
+        }
         for (run, pieces) in runs.iter().zip(&pieces) {
             if let Some((run, straight)) = run {
                 let to = Remote { key: Key(run.key), offset: straight.remote };
@@ -154,7 +159,7 @@ impl<E: Env> Group<E> {
                 count += 1;
             }
         }
-        if let Some(idle) = idle {
+        if let Some(idle) = idle.filter(|_| leads.is_none()) {
             chain[count] = idle;
             count += 1;
         }

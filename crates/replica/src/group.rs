@@ -34,6 +34,8 @@ pub(crate) enum Waits {
     Adopted,
     /// The superblock of this generation.
     Superblock(u64),
+    /// The superblock that this process started from.
+    Opened,
 }
 
 /// A write that is not in the log yet.
@@ -106,6 +108,10 @@ pub(crate) struct Group<E: Env> {
     /// The highest index any walk has seen, for `Observed`.
     seen_tail: Index,
     seen_believed: Index,
+    /// The superblock that this process started from is not known to be durable yet.
+    is_opening: bool,
+    /// The one that waits for that.
+    waiting_superblock: Option<Box<Superblock>>,
     /// What the restart found.
     pub(crate) damage: Option<logfmt::Damage>,
 }
@@ -167,6 +173,8 @@ impl<E: Env> Group<E> {
             receiving: None,
             seen_tail: applied,
             seen_believed: applied,
+            is_opening: false,
+            waiting_superblock: None,
             damage: parts.damage,
         }
     }
@@ -206,6 +214,9 @@ impl<E: Env> Group<E> {
             }
             Effect::Walk => self.walk_and_seal(),
             Effect::FlushLog => self.flush_log(),
+            Effect::WriteSuperblock(superblock) if self.is_opening => {
+                self.waiting_superblock = Some(superblock);
+            }
             Effect::WriteSuperblock(superblock) => self.write_superblock(&superblock),
             Effect::Open(record) => {
                 self.log.open(&record);
@@ -271,6 +282,19 @@ impl<E: Env> Group<E> {
         let ticket = self.persist_extents(self.flushed.next());
         self.flushed = self.log.tail().index;
         self.persisting.push_back((ticket, Waits::Flush));
+    }
+
+    /// Makes the superblock that this process has read durable. A process that was killed may have
+    /// left it visible and not durable; the next write goes over the *other* copy, and a power cut
+    /// then could leave neither.
+    pub(crate) fn persist_opened(&mut self) {
+        let copy = self.layout.superblock_copy(self.core.superblock().copy_index());
+        let mut bytes = vec![0; usize::try_from(copy.end - copy.start).unwrap_or(0)];
+        self.region.copy_out(copy.start, &mut bytes);
+        self.region.copy_in(copy.start, &bytes);
+        let ticket = self.region.persist(copy);
+        self.is_opening = true;
+        self.persisting.push_back((ticket, Waits::Opened));
     }
 
     fn write_superblock(&mut self, superblock: &Superblock) {
@@ -400,6 +424,13 @@ impl<E: Env> Group<E> {
             self.persisting.pop_front();
             worked = true;
             let event = match waits {
+                Waits::Opened => {
+                    self.is_opening = false;
+                    if let Some(superblock) = self.waiting_superblock.take() {
+                        self.write_superblock(&superblock);
+                    }
+                    continue;
+                }
                 Waits::Own(through) => {
                     self.flushed = self.flushed.max(through);
                     Event::Persisted { through }

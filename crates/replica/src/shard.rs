@@ -33,7 +33,7 @@ const EVENTS_PER_TURN: u32 = 64;
 /// Completions that one turn takes.
 const COMPLETIONS_PER_TURN: usize = 64;
 /// Bytes of the longest message: a grant that names as many segments and terms as there may be.
-const MESSAGE_MIN: u32 = 64 << 10;
+const MESSAGE_MIN: u32 = 48 << 10;
 /// Bytes of landing memory for suffixes of other logs; at least the largest entry must fit.
 pub const FETCH_BYTES_MIN: u64 = 64 << 10;
 
@@ -158,7 +158,8 @@ impl<E: Env> Shard<E> {
         let opened = restore(opening, superblock, now)?;
         let whole: Range<u64> = 0..opened.layout.region_len();
         let log_key = self.shared.fabric.register(region_id, whole, Access::Read)?;
-        let group = Group::new(opened.parts(line, (region_id, log_key)));
+        let mut group = Group::new(opened.parts(line, (region_id, log_key)));
+        group.persist_opened();
         let id = group.id;
         if let Some(damage) = group.damage {
             let why = format!("restart found {damage:?}");
@@ -355,7 +356,17 @@ impl<E: Env> Shard<E> {
                 let chunk = (word, state, number);
                 group.on_chunk((peer, connection), chunk, &bytes, shared, now);
             }
-            message => group.feed(Event::Received { peer, connection, message }, shared, now),
+            message @ (Message::Vote { .. }
+            | Message::Follow { .. }
+            | Message::Granted(_)
+            | Message::Refused { .. }
+            | Message::MoreRoom { .. }
+            | Message::Install { .. }
+            | Message::Installed { .. }
+            | Message::Committed { .. }
+            | Message::Campaign { .. }) => {
+                group.feed(Event::Received { peer, connection, message }, shared, now);
+            }
         }
     }
 

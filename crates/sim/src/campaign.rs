@@ -11,7 +11,7 @@ use crate::{
     cluster::{self, Report},
     mutants,
     oracle::{Checker, Violation},
-    plan::{Fault, Plan},
+    plan::{Fault, Focus, Plan},
 };
 
 /// What to run.
@@ -23,6 +23,8 @@ pub struct Options {
     pub seed: Option<u64>,
     /// Founding members; from the seed when `None`.
     pub members: Option<u32>,
+    /// What the schedules are bent towards.
+    pub focus: Focus,
     /// The fault to plant.
     pub mutant: Option<String>,
     /// Whether to tell what happens in each schedule.
@@ -103,7 +105,7 @@ fn seed_of_the_clock() -> u64 {
 }
 
 fn describe(seed: u64, plan: &Plan, report: &Report) -> String {
-    let verdict = report.violation.as_ref().map_or("ok".to_owned(), ToString::to_string);
+    let verdict = report.violation.as_ref().map_or_else(|| "ok".to_owned(), ToString::to_string);
     format!(
         "seed {seed}: {} members, {}, {} operations, {} elections, {} faults, trace {:016x}: {verdict}",
         plan.members,
@@ -146,13 +148,16 @@ fn panicked(panic: &(dyn Any + Send)) -> Report {
     Report { violation: Some(violation), ..Report::default() }
 }
 
+/// Takes a seed, its plan, what came of it and what was told on the way; answers whether to go on.
+type OnReport<'a> = dyn FnMut(u64, &Plan, Report, Vec<String>) -> bool + 'a;
+
 /// Runs schedules on all processors and hands over each report as it comes, until it is told to
 /// stop.
 pub(crate) fn each(
     options: &Options,
     (first, count): (u64, u64),
     mutant: Option<&'static str>,
-    on_report: &mut dyn FnMut(u64, &Plan, Report, Vec<String>) -> bool,
+    on_report: &mut OnReport<'_>,
 ) {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = options.threads.map_or(processors, |threads| threads as usize);
@@ -170,7 +175,7 @@ pub(crate) fn each(
                         return;
                     }
                     let seed = first.wrapping_add(at);
-                    let plan = Plan::of_seed(seed, options.members);
+                    let plan = Plan::focused(seed, options.members, options.focus);
                     let mut told = Vec::new();
                     let mut tell = |line: String| told.push(line);
                     let say: Option<&mut dyn FnMut(String)> =

@@ -268,7 +268,11 @@ impl Client {
                 self.session = None;
                 self.finish(None, Outcome::Unknown);
             }
-            _ => self.pause(now),
+            // Not done, and may be tried again; so may whatever refusals come to be.
+            Refusal::TooFarAhead
+            | Refusal::TooManyUnacknowledged
+            | Refusal::TooManySessions
+            | _ => self.pause(now),
         }
     }
 
@@ -304,9 +308,12 @@ fn text(value: i64) -> Vec<u8> {
     value.to_string().into_bytes()
 }
 
+/// Keys and what they hold, or shall hold.
+type Settings = Vec<(Key, Value)>;
+
 /// A call as the store's command.
 fn command(call: &Call) -> Vec<u8> {
-    let (compares, writes): (Vec<(Key, Value)>, Vec<(Key, Value)>) = match call {
+    let (compares, writes): (Settings, Settings) = match call {
         Call::Get(_) | Call::Increment(..) => (Vec::new(), Vec::new()),
         Call::Put(key, value) => (Vec::new(), vec![(*key, Some(*value))]),
         Call::Delete(key) => (Vec::new(), vec![(*key, None)]),
@@ -360,6 +367,6 @@ fn outcome(call: &Call, reply: &[u8]) -> Outcome {
             (Call::Increment(..), Some(WriteResult::Incremented { now })) => Outcome::Number(*now),
             _ => Outcome::Done,
         },
-        _ => Outcome::Unknown,
+        Reply::Page(_) | Reply::LimitSet | Reply::Refused(_) => Outcome::Unknown,
     }
 }

@@ -319,7 +319,12 @@ impl<'a> Cluster<'a> {
                     let what = format!("m{id} failed: {why}");
                     return Err(self.violation(Checker::Running, what));
                 }
-                _ => {}
+                Notice::Leads(_)
+                | Notice::Deposed(_)
+                | Notice::ChangeRefused(_)
+                | Notice::PeerRefused(..)
+                | Notice::Damaged(_)
+                | Notice::Time(_) => {}
             }
         }
         if !self.verbose {
@@ -486,7 +491,10 @@ impl<'a> Cluster<'a> {
                 self.world.borrow_mut().memory(memory).slow_down(50);
                 self.undo_later(Undo::Speed(at));
             }
-            Fault::Campaign => self.operate(at, Event::Campaign)?,
+            Fault::Campaign => {
+                let overrules = self.random.one_in(2);
+                self.operate(at, Event::Campaign { overrules })?;
+            }
             Fault::Transfer => {
                 let to = self.any_node();
                 let to = self.nodes[to].id;

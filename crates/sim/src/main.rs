@@ -5,7 +5,7 @@
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use sim::{campaign, mutants};
+use sim::{campaign, exhaust, mutants, plan::Focus};
 
 /// Simulated clusters that run the real replication code, deterministic from one seed.
 ///
@@ -60,6 +60,15 @@ enum Command {
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
+    /// Searches every course of the consensus core within bounds, to the end.
+    Search {
+        /// Only these bounds: regrants, power-cuts, reads, elections, default.
+        #[arg(long)]
+        bounds: Option<String>,
+        /// Plants this fault (only in a build with `--cfg 'mutant="all"'`).
+        #[arg(long)]
+        mutant: Option<String>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -68,8 +77,13 @@ fn main() -> ExitCode {
     let is_good = match cli.command {
         None => {
             let Schedules { schedules, seed, members, mutant, verbose, threads } = cli.schedules;
-            let options = campaign::Options { schedules, seed, members, mutant, verbose, threads };
+            let focus = Focus::All;
+            let options =
+                campaign::Options { schedules, seed, members, focus, mutant, verbose, threads };
             campaign::run(&options, &mut say)
+        }
+        Some(Command::Search { bounds, mutant }) => {
+            exhaust::run(bounds.as_deref(), mutant.as_deref(), &mut say)
         }
         Some(Command::Mutants { only, schedules, seed }) => {
             mutants::run(only.as_deref(), (seed, schedules), &mut say)

@@ -7,6 +7,7 @@
 use crate::{
     campaign::{Options, each},
     oracle::Checker,
+    plan::Focus,
 };
 
 /// Plants a fault for the calling thread, in a build that has it; answers whether it has.
@@ -24,10 +25,16 @@ pub struct Mutant {
     pub name: &'static str,
     /// Which rule is left out.
     pub rule: &'static str,
+    /// What the schedules that hunt it are bent towards.
+    pub focus: Focus,
 }
 
 const fn mutant(name: &'static str, rule: &'static str) -> Mutant {
-    Mutant { name, rule }
+    Mutant { name, rule, focus: Focus::All }
+}
+
+const fn of_members(name: &'static str, rule: &'static str) -> Mutant {
+    Mutant { name, rule, focus: Focus::Membership }
 }
 
 /// Every fault that a schedule must see.
@@ -50,15 +57,14 @@ pub const ALL: &[Mutant] = &[
     mutant("no_flush_before_report", "a tail is durable before it is reported"),
     mutant("own_copy_before_persist", "the own copy counts when it is durable"),
     mutant("no_count_in_word", "a grant in the same term has another word"),
-    mutant("old_connection_completions", "completions of an old connection do not count"),
     mutant("vote_lost_at_restart", "term and vote are durable before the reply"),
     mutant("leader_resumes_term", "a restarted member never leads in a term it was in"),
     mutant("leader_counts_after_vote", "a leader stops counting before it fences"),
     mutant("commit_word_clamped_to_own_tail", "an idle line is believed within its segment"),
     mutant("member_counted_before_snapshot", "a member without the checkpoint is not counted"),
     mutant("read_without_quorum", "a read is answered after a quorum proved the leadership"),
-    mutant("quorum_by_own_configuration", "the best log's configuration judges the quorum"),
-    mutant("overlapping_changes", "one change of members at a time, after the no-op"),
+    of_members("quorum_by_own_configuration", "the best log's configuration judges the quorum"),
+    of_members("overlapping_changes", "one change of members at a time, after the no-op"),
     mutant("shm_no_fence", "a full fence stands between the stores and the load"),
     mutant("nonce_not_checked", "an entry is taken only under its segment's nonce"),
     mutant("recycle_early", "a slot is used again only when nobody can write it"),
@@ -93,7 +99,7 @@ pub fn run(only: Option<&str>, (first, count): (u64, u64), say: &mut dyn FnMut(S
     std::panic::set_hook(Box::new(|_| {}));
     for mutant in &chosen {
         let begun = std::time::Instant::now();
-        let found = hunt(mutant.name, (first, count));
+        let found = hunt(mutant, (first, count));
         let seconds = begun.elapsed().as_secs_f64();
         match found {
             Some((seed, tried, what)) => {
@@ -115,15 +121,15 @@ pub fn run(only: Option<&str>, (first, count): (u64, u64), say: &mut dyn FnMut(S
 }
 
 /// The first schedule that catches a fault, how many were tried, and what it saw.
-fn hunt(name: &'static str, (first, count): (u64, u64)) -> Option<(u64, u64, String)> {
+fn hunt(mutant: &Mutant, (first, count): (u64, u64)) -> Option<(u64, u64, String)> {
     if !cfg!(mutant = "all") {
         // Nothing is planted, so that whatever is found is not this fault.
         return None;
     }
     let mut found = None;
     let mut tried = 0;
-    let options = Options::default();
-    each(&options, (first, count), Some(name), &mut |seed, _, report, _| {
+    let options = Options { focus: mutant.focus, ..Options::default() };
+    each(&options, (first, count), Some(mutant.name), &mut |seed, _, report, _| {
         tried += 1;
         // A panic is a wall that the fault made the code run into: no checker of ours saw it.
         if let Some(violation) = report.violation.filter(|v| v.checker != Checker::Panicked) {

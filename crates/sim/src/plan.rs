@@ -116,6 +116,33 @@ impl Plan {
     }
 }
 
+/// What a plan is bent towards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Focus {
+    /// Nothing in particular.
+    #[default]
+    All,
+    /// Changes of members while elections go on.
+    Membership,
+}
+
+impl Plan {
+    /// The schedule of a seed, bent towards something.
+    #[must_use]
+    pub fn focused(seed: u64, members: Option<u32>, focus: Focus) -> Self {
+        let mut plan = Self::of_seed(seed, members);
+        if focus == Focus::Membership {
+            plan.spares = 2;
+            plan.fault_every = ms(1 + seed % 3);
+            plan.faults = vec![Fault::Change, Fault::Change, Fault::Campaign, Fault::Cut];
+            if seed % 2 == 0 {
+                plan.faults.push(Fault::Kill);
+            }
+        }
+        plan
+    }
+}
+
 fn pick<'a, T>(random: &mut Random, from: &'a [T]) -> &'a T {
     &from[usize::try_from(random.below(from.len() as u64)).unwrap_or(0)]
 }

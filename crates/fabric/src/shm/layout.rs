@@ -9,7 +9,7 @@
 //!
 //! slot   +0   owner: peer mine theirs revoked acked holds     +64  owner: head
 //!        +128 peer: tail                                    +192 peer: rang
-//!        +4096 peer: ring, 64 KiB of frames
+//!        +4096 peer: ring, 256 KiB of frames
 //! frame  0        4        8        16       24       32
 //!        +--------+--------+--------+--------+--------+---------------------+
 //!        | length | kind   |sequence| sender | check  | bytes, padded to 8  |
@@ -60,7 +60,7 @@ const KNOCKS_AT: u64 = 72 * 1024;
 /// Peers of one instance at a time: twice the members that a group can have.
 pub(crate) const PEERS_MAX: usize = 32;
 const SLOTS_AT: u64 = 76 * 1024;
-const SLOT_STRIDE: u64 = 68 * 1024;
+const SLOT_STRIDE: u64 = 260 * 1024;
 /// Owner: the member that the slot is for.
 pub(crate) const PEER: u64 = 0;
 /// Owner: its number of this queue pair; 0 when there is none.
@@ -81,13 +81,14 @@ pub(crate) const TAIL: u64 = 128;
 pub(crate) const RANG: u64 = 192;
 const RING: u64 = 4096;
 /// Bytes of a ring: five of the largest messages, or hundreds of small ones.
-pub(crate) const RING_LEN: u64 = 64 * 1024;
-/// Bytes of the largest message: a fifth of a ring, so that one never waits for an empty ring.
-pub(crate) const MESSAGE_MAX: u32 = 12 * 1024;
+pub(crate) const RING_LEN: u64 = 256 * 1024;
+/// Bytes of the largest message: a fifth of a ring, so that one never waits for an empty ring; and
+/// enough for the longest list of segments and terms that a member answers a vote with.
+pub(crate) const MESSAGE_MAX: u32 = 48 * 1024;
 /// Bytes in front of every message.
 pub(crate) const FRAME_HEADER_LEN: u64 = 32;
 /// Bytes of a board.
-pub(crate) const BOARD_LEN: u64 = 2252 * 1024;
+pub(crate) const BOARD_LEN: u64 = 8396 * 1024;
 
 const _: () = assert!(SLOTS_AT + 32 * SLOT_STRIDE == BOARD_LEN);
 const _: () = assert!(PEERS_MAX == 32);

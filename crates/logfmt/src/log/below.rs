@@ -60,9 +60,10 @@ impl MemberLog {
         }
         // The newest of the earlier grants that has the index has the log's entry.
         let earlier = &self.segments[..self.open_from];
-        let holder = earlier.iter().rev().find(|segment| {
-            segment.record.first <= seal.last && seal.last <= segment.last
-        });
+        let holder = earlier
+            .iter()
+            .rev()
+            .find(|segment| segment.record.first <= seal.last && seal.last <= segment.last);
         let before = holder.and_then(|holder| self.find_below(&holder.record, seal.last, bytes));
         before.is_some_and(|before| before.position() != last.position())
     }
@@ -203,6 +204,12 @@ impl MemberLog {
     /// Whether the current grant reaches the checkpoint's index.
     pub(super) fn reaches_base(&self) -> bool {
         self.segments[self.open_from..].iter().any(|segment| self.base.index <= segment.last)
+    }
+
+    /// Whether the current grant begins at or below the checkpoint.
+    pub(super) fn begins_below(&self) -> bool {
+        let first = self.segments[self.open_from..].iter().find(|segment| segment.is_begun());
+        first.is_some_and(|first| first.first <= self.base.index)
     }
 
     /// Nothing that came later holds the checkpoint: the grant of the segment in `slot` ends at the

@@ -10,7 +10,7 @@
 use base::Index;
 
 use super::below::Below;
-use super::{MemberLog, Walk};
+use super::{MemberLog, Segment, Walk};
 use crate::bytes::Bytes;
 use crate::entry::{HEADER_BYTES, Header};
 use crate::layout::{LayoutError, RegionLayout};
@@ -114,6 +114,7 @@ impl MemberLog {
             let window = if clean_stop { 0 } else { in_flight_window };
             damage = log.judge_open_end(bytes, window);
         }
+        log.keep_records(damage.is_some());
         let restored = Restored { tail: log.tail, damage };
         Ok((log, restored))
     }
@@ -128,25 +129,32 @@ impl MemberLog {
         for record in grant {
             self.join(record);
         }
-        let SoFar { mut damage, mut disagrees } = before;
+        let SoFar { mut damage, mut disagrees, mut holds_base } = before;
         if self.ends_below_cut(grant, damage.is_some(), bytes) {
             self.cut_to_base();
-            damage = None;
+            (damage, holds_base) = (None, false);
         }
+        let mut is_own = false;
         loop {
             let walk = self.walk_to_end(bytes);
             damage = self.weigh(damage, walk.cut);
             match self.go_on_below(bytes) {
                 Below::GoesOn => continue,
                 Below::Cut(found) => {
-                    damage = None;
-                    disagrees = Some(found);
+                    (damage, disagrees, holds_base) = (None, Some(found), false);
                     break;
                 }
-                Below::Nothing if self.reaches_base() => disagrees = None,
                 Below::Nothing => {}
             }
+            if self.reaches_base() && !is_own {
+                disagrees = None;
+                // A writer begins where its log and this one part. If no grant before this one was
+                // seen to hold the checkpoint, all that they had behind it was cut here.
+                damage = damage.filter(|_| holds_base || !self.begins_below());
+                holds_base |= self.stream.is_some();
+            }
             let Some(found) = walk.damage.or_else(|| self.below_a_seal()) else { break };
+            is_own = true;
             let from = self.give_up_from(found.from, bytes);
             damage = damage.filter(|damage| damage.from <= from).or(Some(Damage { from, ..found }));
             // What could not be compared is no part of the log any more: the next walk goes past.
@@ -155,7 +163,7 @@ impl MemberLog {
             }
         }
         self.settle();
-        SoFar { damage, disagrees }
+        SoFar { damage, disagrees, holds_base }
     }
 
     /// What a damage comes to when the entries of a later grant have been taken.
@@ -210,20 +218,34 @@ impl MemberLog {
         from
     }
 
-    /// What is sealed of the grant is closed, what nothing was taken from is dropped; what is open
-    /// stays so.
+    /// What is sealed of the grant is closed; what is open stays so.
     fn settle(&mut self) {
-        let open = self.segments[self.open_from..].iter().any(|s| s.record.seal.is_none());
-        if open {
-            return;
+        let is_open = self.segments[self.open_from..].iter().any(|s| s.record.seal.is_none());
+        if !is_open {
+            self.close();
         }
-        for segment in &mut self.segments[self.open_from..] {
-            segment.record.first = segment.first;
-            segment.record.seal = segment.seal();
-            segment.limit = segment.end;
+    }
+
+    /// Without damage the segments stand as the superblock names them, those that had been cut as a
+    /// whole included. After damage their seals move before it, and what nothing was taken from
+    /// goes.
+    fn keep_records(&mut self, is_damaged: bool) {
+        for segment in &mut self.segments[..self.open_from] {
+            if is_damaged {
+                segment.record.first = segment.first;
+                segment.record.seal = segment.seal();
+                segment.limit = segment.end;
+            } else if let Some(seal) = segment.record.seal {
+                (segment.first, segment.last) = (segment.record.first, seal.last);
+                segment.end = seal.end;
+            }
         }
-        self.segments.retain(|segment| segment.is_begun());
-        self.close();
+        let gone = self.segments[..self.open_from].iter().filter(|s| !s.is_begun()).count();
+        let open = self.segments.split_off(self.open_from);
+        self.segments.retain(Segment::is_begun);
+        self.segments.extend(open);
+        self.open_from -= gone;
+        self.fill -= gone;
     }
 
     /// Looks behind the end of the open segments: is there something valid that should not be?
@@ -276,6 +298,8 @@ struct SoFar {
     damage: Option<Damage>,
     /// A grant says something else at the checkpoint, and no later one has been seen to hold it.
     disagrees: Option<Damage>,
+    /// The log of the grants so far has been read at the checkpoint, or chains from it.
+    holds_base: bool,
 }
 
 struct Stray {

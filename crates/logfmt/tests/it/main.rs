@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod append;
+mod below;
 mod bytes;
 mod corpus;
 mod dump;
