@@ -303,7 +303,8 @@ impl Core {
     pub(crate) fn grant_more<L: LogView>(&mut self, io: &mut Io<'_, L>) {
         const AHEAD: usize = 2;
         let leads = matches!(self.role, Role::Leader(_) | Role::Candidate(_));
-        if self.fence.is_some() || (!leads && self.grantee.is_none()) || self.word.is_revoked() {
+        let is_busy = self.is_busy();
+        if is_busy || (!leads && self.grantee.is_none()) || self.word.is_revoked() {
             return;
         }
         self.reclaim(io);

@@ -197,6 +197,7 @@ pub enum Effect {
         /// The checkpoint, its state file numbered as the sender numbers it.
         checkpoint: Box<Checkpoint>,
     },
-    /// The superblock names this checkpoint: the log and the state machine start from it.
+    /// The superblock names this checkpoint and no segment: the log and the state machine start
+    /// from it, and nothing that was granted is looked at again.
     InstallState(Box<Checkpoint>),
 }

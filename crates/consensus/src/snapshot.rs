@@ -221,13 +221,11 @@ impl Core {
             return;
         }
         let stored = &mut self.stored.current;
-        let gone: Vec<_> = stored
-            .segments
-            .iter()
-            .filter(|record| record.seal.is_some())
-            .map(|record| record.slot)
-            .collect();
-        stored.segments.retain(|record| record.seal.is_none());
+        // The open segments go as well: what they hold comes from before the gap that the
+        // checkpoint closes, and slots that this very grant has used before may hold more of it.
+        // The leader is given fresh ones with its next grant.
+        let gone: Vec<_> = stored.segments.drain(..).map(|record| record.slot).collect();
+        self.pending.clear();
         stored.checkpoint = checkpoint.clone();
         for slot in gone {
             self.slots.leave(slot);
@@ -256,6 +254,8 @@ impl Core {
         if self.grantee == Some(from) && self.word == word {
             io.send(from.0, from.1, Message::Installed { word, index });
         }
+        // Nothing more is granted under this word.
+        self.grantee = None;
     }
 
     /// A member holds the checkpoint durably: it is asked for a fresh grant and then takes the log.

@@ -135,6 +135,8 @@ impl<E: Env> Group<E> {
 
     /// Starts from a checkpoint that the superblock now names.
     pub(crate) fn install(&mut self, checkpoint: &Checkpoint, shared: &mut Shared<E>) {
+        // What was open is of a grant that ends here.
+        self.log.seal();
         self.log.install(checkpoint);
         self.named_file = checkpoint.state.id;
         self.lower_flushed(checkpoint.at.index);
@@ -160,14 +162,19 @@ impl<E: Env> Group<E> {
     /// Removes state files that the superblock does not name and nobody fetches.
     pub(crate) fn sweep_files(&mut self, now: Instant, keep_for: base::Duration) {
         let named = self.named_file;
+        let next_named = self.core.superblock().checkpoint.state.id;
         self.serving.files.retain(|&(_, at)| at + keep_for > now);
         let writing = self.writing.as_ref().map(|writing| writing.id);
         let receiving = self.receiving.as_ref().map(crate::receive::Receiving::file);
         for id in self.files.list() {
             let is_served = self.serving.files.iter().any(|&(served, _)| served == id)
                 || self.core.offered_files().any(|offered| offered == id);
-            // A file above the named one may be about to be named.
-            let is_needed = id >= named || Some(id) == writing || Some(id) == receiving;
+            // The durable superblock names one, the next one perhaps another; a file above them may
+            // be about to be named.
+            let is_needed = id >= named
+                || id == next_named
+                || Some(id) == writing
+                || Some(id) == receiving;
             if !is_needed && !is_served {
                 self.files.remove(id);
             }

@@ -135,7 +135,7 @@ impl Plan {
             plan.spares = 2;
             plan.fault_every = ms(1 + seed % 3);
             plan.faults = vec![Fault::Change, Fault::Change, Fault::Campaign, Fault::Cut];
-            if seed % 2 == 0 {
+            if seed.is_multiple_of(2) {
                 plan.faults.push(Fault::Kill);
             }
         }

@@ -212,6 +212,7 @@ impl World {
 
     fn install(&mut self, id: MemberId, checkpoint: &Checkpoint) {
         let member = self.member(id);
+        member.log.seal();
         member.log.install(checkpoint);
         member.machine = member.files[&checkpoint.state.id].clone();
         member.commit = member.commit.max(checkpoint.at.index);
