@@ -171,10 +171,8 @@ impl<E: Env> Group<E> {
                 || self.core.offered_files().any(|offered| offered == id);
             // The durable superblock names one, the next one perhaps another; a file above them may
             // be about to be named.
-            let is_needed = id >= named
-                || id == next_named
-                || Some(id) == writing
-                || Some(id) == receiving;
+            let is_needed =
+                id >= named || id == next_named || Some(id) == writing || Some(id) == receiving;
             if !is_needed && !is_served {
                 self.files.remove(id);
             }

@@ -62,9 +62,12 @@ enum Command {
     },
     /// Searches every course of the consensus core within bounds, to the end.
     Search {
-        /// Only these bounds: regrants, power-cuts, reads, elections, default.
+        /// Only these bounds: regrants, power-cuts, reads, elections, power-cut, default.
         #[arg(long)]
         bounds: Option<String>,
+        /// Leaves out the long one, `default`: millions of states, some minutes.
+        #[arg(long)]
+        quick: bool,
         /// Plants this fault (only in a build with `--cfg 'mutant="all"'`).
         #[arg(long)]
         mutant: Option<String>,
@@ -82,8 +85,8 @@ fn main() -> ExitCode {
                 campaign::Options { schedules, seed, members, focus, mutant, verbose, threads };
             campaign::run(&options, &mut say)
         }
-        Some(Command::Search { bounds, mutant }) => {
-            exhaust::run(bounds.as_deref(), mutant.as_deref(), &mut say)
+        Some(Command::Search { bounds, quick, mutant }) => {
+            exhaust::run((bounds.as_deref(), quick), mutant.as_deref(), &mut say)
         }
         Some(Command::Mutants { only, schedules, seed }) => {
             mutants::run(only.as_deref(), (seed, schedules), &mut say)

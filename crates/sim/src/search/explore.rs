@@ -166,8 +166,9 @@ fn work<P>(
         let chunk = waiting.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let Some(chunk) = chunk else { break };
         expand(shared, stepper, chunk, &mut out);
-        if out.len() >= CHUNK {
-            let full = std::mem::take(&mut out);
+        // In pieces: chunks that grew with every level would leave one worker with all of it.
+        while out.len() >= CHUNK {
+            let full = out.split_off(out.len() - CHUNK);
             next.lock().unwrap_or_else(PoisonError::into_inner).push(full);
         }
         report(shared, depth);
