@@ -42,9 +42,9 @@ const SEARCH_TIME_MAX: Duration = Duration::from_secs(300);
 /// of eight million rounds, so ten million leave no doubt.
 const LITMUS_ROUNDS: u64 = 10_000_000;
 
-/// The fault for `--plant`: a leader that still counts its own copy after it voted for another. The
-/// shortest way to lose a committed entry: five steps.
-const PLANTED_MUTANT: &str = "leader_counts_after_vote";
+/// The fault for `--plant`: a leader that counts its own copy before it is durable. The shortest way
+/// to lose a committed entry: five steps.
+const PLANTED_MUTANT: &str = "own_copy_before_persist";
 
 #[derive(Debug)]
 struct Check {

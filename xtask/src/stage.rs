@@ -163,6 +163,9 @@ fn sanitize(runner: &Runner) -> Result<()> {
     for name in tiers::WITH_UNSAFE {
         command.args(["--package", name]);
     }
+    // The instrumented code is too slow for a missing fence to show: without this one the fence is
+    // still tested, by the ordinary tests.
+    command.args(["--", "--skip", "without_the_fence"]);
     runner.run(&mut command)
 }
 

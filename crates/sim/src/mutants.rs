@@ -35,42 +35,58 @@ const fn mutant(name: &'static str, seed: u64, rule: &'static str) -> Mutant {
     Mutant { name, rule, focus: Focus::All, seed }
 }
 
+const fn of_elections(name: &'static str, seed: u64, rule: &'static str) -> Mutant {
+    Mutant { name, rule, focus: Focus::Elections, seed }
+}
+
 const fn of_members(name: &'static str, seed: u64, rule: &'static str) -> Mutant {
     Mutant { name, rule, focus: Focus::Membership, seed }
 }
 
 /// Every fault that a schedule must see.
 pub const ALL: &[Mutant] = &[
-    mutant("reply_before_store", 1, "a voter replies only after its grant word is stored"),
-    mutant("walk_before_store", 1, "a voter walks only after its grant word is stored"),
-    mutant("candidate_walks_first", 1, "a candidate fences before it walks its own log"),
-    mutant("read_before_write", 1, "a read-back is executed after the WRITEs before it"),
-    mutant("any_term_readback", 1, "a read-back counts only under the word it was posted under"),
-    mutant("any_term_commit", 1, "only an entry of the leader's own term commits by counting"),
-    mutant("any_term_commit_no_noop", 1, "the same, and the first entry of a term is a no-op"),
-    mutant("no_noop", 1, "no read before the leader's own no-op is committed"),
-    mutant("compare_only_index", 1, "the best log has the highest last term, then index"),
-    mutant("second_best_log", 1, "the best log of the quorum is adopted, not the next one"),
-    mutant("base_two_too_low", 1, "streaming begins exactly behind the match point"),
-    mutant("base_tail_plus_one", 1, "streaming begins at the match point, not at the tail"),
-    mutant("no_seal", 1, "what is written behind a seal is never read"),
-    mutant("seal_in_ram_only", 1, "a seal is durable before the reply"),
-    mutant("segment_list_not_persisted", 1, "a granted segment is named before it is written"),
-    mutant("no_flush_before_report", 1, "a tail is durable before it is reported"),
-    mutant("own_copy_before_persist", 1, "the own copy counts when it is durable"),
-    mutant("no_count_in_word", 1, "a grant in the same term has another word"),
-    mutant("vote_lost_at_restart", 1, "term and vote are durable before the reply"),
-    mutant("leader_resumes_term", 1, "a restarted member never leads in a term it was in"),
-    mutant("leader_counts_after_vote", 1, "a leader stops counting before it fences"),
-    mutant("commit_word_clamped_to_own_tail", 1, "an idle line is believed within its segment"),
-    mutant("member_counted_before_snapshot", 1, "a member without the checkpoint is not counted"),
+    of_elections("reply_before_store", 9, "a voter replies only after its grant word is stored"),
+    of_elections("walk_before_store", 9, "a voter walks only after its grant word is stored"),
+    of_elections("candidate_walks_first", 9, "a candidate fences before it walks its own log"),
+    mutant("read_before_write", 2, "a read-back is executed after the WRITEs before it"),
+    mutant("any_term_readback", 42, "a read-back counts only under the word it was posted under"),
+    of_elections(
+        "any_term_commit",
+        1,
+        "only an entry of the leader's own term commits by counting",
+    ),
+    of_elections(
+        "any_term_commit_no_noop",
+        1,
+        "the same, and the first entry of a term is a no-op",
+    ),
+    mutant("no_noop", 4, "no read before the leader's own no-op is committed"),
+    mutant("compare_only_index", 296, "the best log has the highest last term, then index"),
+    mutant("second_best_log", 4, "the best log of the quorum is adopted, not the next one"),
+    mutant("base_two_too_low", 9, "streaming begins exactly behind the match point"),
+    mutant("base_tail_plus_one", 2, "streaming begins at the match point, not at the tail"),
+    mutant("no_seal", 18, "what is written behind a seal is never read"),
+    mutant("seal_in_ram_only", 2, "a seal is durable before the reply"),
+    mutant("segment_list_not_persisted", 2, "a granted segment is named before it is written"),
+    mutant("no_flush_before_report", 6, "a tail is durable before it is reported"),
+    mutant("own_copy_before_persist", 2, "the own copy counts when it is durable"),
+    mutant("no_count_in_word", 109, "a grant in the same term has another word"),
+    mutant("vote_lost_at_restart", 2, "term and vote are durable before the reply"),
+    mutant("leader_resumes_term", 2, "a restarted member never leads in a term it was in"),
+    mutant("leader_counts_after_vote", 4, "a leader stops counting before it fences"),
+    mutant("commit_word_clamped_to_own_tail", 8, "an idle line is believed within its segment"),
+    mutant("member_counted_before_snapshot", 2, "a member without the checkpoint is not counted"),
     mutant("read_without_quorum", 1, "a read is answered after a quorum proved the leadership"),
-    of_members("quorum_by_own_configuration", 1, "the best log's configuration judges the quorum"),
-    of_members("overlapping_changes", 1, "one change of members at a time, after the no-op"),
-    mutant("shm_no_fence", 1, "a full fence stands between the stores and the load"),
-    mutant("nonce_not_checked", 1, "an entry is taken only under its segment's nonce"),
-    mutant("recycle_early", 1, "a slot is used again only when nobody can write it"),
-    mutant("per_entry_counting", 1, "tails are contiguous; entries are not counted one by one"),
+    of_members(
+        "quorum_by_own_configuration",
+        383,
+        "the best log's configuration judges the quorum",
+    ),
+    of_members("overlapping_changes", 243, "one change of members at a time, after the no-op"),
+    mutant("shm_no_fence", 388, "a full fence stands between the stores and the load"),
+    mutant("nonce_not_checked", 4, "an entry is taken only under its segment's nonce"),
+    mutant("recycle_early", 107, "a slot is used again only when nobody can write it"),
+    mutant("per_entry_counting", 3, "tails are contiguous; entries are not counted one by one"),
     mutant("session_retry_executes", 1, "a retry is answered, not executed again"),
 ];
 

@@ -124,6 +124,8 @@ pub enum Focus {
     All,
     /// Changes of members while elections go on.
     Membership,
+    /// Leader upon leader, each cut off before it gets far.
+    Elections,
 }
 
 impl Plan {
@@ -131,6 +133,17 @@ impl Plan {
     #[must_use]
     pub fn focused(seed: u64, members: Option<u32>, focus: Focus) -> Self {
         let mut plan = Self::of_seed(seed, members);
+        if focus == Focus::Elections {
+            plan.fault_every = Duration::from_micros(150 + 100 * (seed % 8));
+            plan.trouble = ms(60);
+            // One entry a chain: leaders die between an entry and the next.
+            plan.setup.params.batch_bytes_max = 64;
+            plan.setup.params.chains_max = 1;
+            plan.faults = vec![Fault::Campaign, Fault::Campaign, Fault::Cut, Fault::CutOneWay];
+            if seed.is_multiple_of(2) {
+                plan.faults.push(Fault::Kill);
+            }
+        }
         if focus == Focus::Membership {
             plan.spares = 2;
             plan.fault_every = ms(1 + seed % 3);
