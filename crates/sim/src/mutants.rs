@@ -52,12 +52,12 @@ pub const ALL: &[Mutant] = &[
     mutant("any_term_readback", 42, "a read-back counts only under the word it was posted under"),
     of_elections(
         "any_term_commit",
-        1,
+        173,
         "only an entry of the leader's own term commits by counting",
     ),
     of_elections(
         "any_term_commit_no_noop",
-        1,
+        33,
         "the same, and the first entry of a term is a no-op",
     ),
     mutant("no_noop", 4, "no read before the leader's own no-op is committed"),
@@ -76,10 +76,14 @@ pub const ALL: &[Mutant] = &[
     mutant("leader_counts_after_vote", 4, "a leader stops counting before it fences"),
     mutant("commit_word_clamped_to_own_tail", 8, "an idle line is believed within its segment"),
     mutant("member_counted_before_snapshot", 2, "a member without the checkpoint is not counted"),
-    mutant("read_without_quorum", 1, "a read is answered after a quorum proved the leadership"),
+    of_elections(
+        "read_without_quorum",
+        1,
+        "a read is answered after a quorum proved the leadership",
+    ),
     of_members(
         "quorum_by_own_configuration",
-        383,
+        186,
         "the best log's configuration judges the quorum",
     ),
     of_members("overlapping_changes", 243, "one change of members at a time, after the no-op"),
