@@ -86,7 +86,7 @@ pub const ALL: &[Mutant] = &[
         186,
         "the best log's configuration judges the quorum",
     ),
-    of_members("overlapping_changes", 243, "one change of members at a time, after the no-op"),
+    of_members("overlapping_changes", 271, "one change of members at a time, after the no-op"),
     mutant("shm_no_fence", 388, "a full fence stands between the stores and the load"),
     mutant("nonce_not_checked", 4, "an entry is taken only under its segment's nonce"),
     mutant("recycle_early", 107, "a slot is used again only when nobody can write it"),
