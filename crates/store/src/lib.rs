@@ -17,23 +17,17 @@
 //! Deliberately absent: sessions (a duplicate command never gets here), files, threads, clocks.
 #![forbid(unsafe_code)]
 
-mod codec;
-mod command;
 mod entries;
 mod machine;
-mod query;
-mod reply;
 mod stream;
 
 #[cfg(test)]
 mod tests;
 
-pub use codec::Fault;
-pub use command::{
-    Batch, Command, Compare, Condition, KEY_BYTES_MAX, OPERATIONS_MAX, VALUE_BYTES_MAX, Write,
-};
 pub use entries::ENTRY_OVERHEAD_BYTES;
 pub use machine::{EXPIRIES_PER_ENTRY_MAX, READ_BACK_BYTES_MAX, Store};
-pub use query::{Query, SCAN_BYTES_MAX, SCAN_ENTRIES_MAX};
-pub use reply::{Found, Page, Refusal, Reply, WriteResult};
+pub use proto::{
+    Batch, Command, Compare, Condition, Fault, Found, KEY_BYTES_MAX, OPERATIONS_MAX, Page, Query,
+    Refusal, Reply, SCAN_BYTES_MAX, SCAN_ENTRIES_MAX, VALUE_BYTES_MAX, Write, WriteResult,
+};
 pub use stream::{CHUNK_BYTES_MIN, InstallError, StoreInstaller, StoreView};

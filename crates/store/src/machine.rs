@@ -8,11 +8,11 @@ use base::{Digest, Index, check};
 use replica::machine::{Committed, LogTime, Replies, StateMachine};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::command::{Batch, Command, Compare, Condition, Write};
 use crate::entries::{Entries, Entry, NEVER, charge};
-use crate::query::{Query, SCAN_BYTES_MAX, SCAN_ENTRIES_MAX};
-use crate::reply::{Found, Page, Refusal, Reply, WriteResult};
 use crate::stream::{StoreInstaller, StoreView};
+use proto::command::{Batch, Command, Compare, Condition, Write};
+use proto::query::{Query, SCAN_BYTES_MAX, SCAN_ENTRIES_MAX};
+use proto::reply::{Found, Page, Refusal, Reply, WriteResult};
 
 /// Keys whose time has run out that one log entry removes. What is left over is absent to every
 /// command and query all the same, and goes with later entries.
@@ -45,6 +45,15 @@ impl Store {
     #[must_use]
     pub const fn state_bytes_max(&self) -> u64 {
         self.state_bytes_max
+    }
+
+    /// Loses a key behind the log's back, so that a checker can show that it sees it. Whether it
+    /// was there.
+    #[doc(hidden)]
+    pub fn lose_for_faults(&mut self, key: &[u8]) -> bool {
+        let was_there = self.entries.entry(key).is_some();
+        self.entries.remove(key);
+        was_there
     }
 
     /// The entry of `key`, if its time has not run out.

@@ -7,10 +7,10 @@ use base::Index;
 use replica::machine::{ChunkEnd, Installer, LogTime};
 
 use super::{CHECKED_LEN, FLAG_LAST, HEAD_LEN, MAGIC, VERSION, check};
-use crate::codec::{Fault, Reader};
-use crate::command::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::entries::Entries;
 use crate::machine::Store;
+use proto::codec::{Fault, Reader};
+use proto::command::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
 /// Why a chunk or a stream was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

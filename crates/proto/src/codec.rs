@@ -42,25 +42,35 @@ impl Fault {
         Self::TooMany,
     ];
 
-    pub(crate) const fn code(self) -> u8 {
+    /// Its number in replies.
+    pub const fn code(self) -> u8 {
         self as u8
     }
 
-    pub(crate) fn from_code(code: u8) -> Result<Self, Self> {
+    /// The fault with this number.
+    ///
+    /// # Errors
+    /// [`Self::Form`] when there is none.
+    pub fn from_code(code: u8) -> Result<Self, Self> {
         Self::ALL.get(usize::from(code)).copied().ok_or(Self::Form)
     }
 }
 
 /// What is left to read.
 #[derive(Debug)]
-pub(crate) struct Reader<'a>(&'a [u8]);
+pub struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    pub(crate) const fn new(bytes: &'a [u8]) -> Self {
+    /// A reader at the front of `bytes`.
+    pub const fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
 
-    pub(crate) fn take(&mut self, len: usize) -> Result<&'a [u8], Fault> {
+    /// The next `len` bytes.
+    ///
+    /// # Errors
+    /// [`Fault`].
+    pub fn take(&mut self, len: usize) -> Result<&'a [u8], Fault> {
         let (taken, rest) = self.0.split_at_checked(len).ok_or(Fault::Short)?;
         self.0 = rest;
         Ok(taken)
@@ -70,27 +80,51 @@ impl<'a> Reader<'a> {
         self.take(N)?.try_into().map_err(|_| Fault::Short)
     }
 
-    pub(crate) fn u8(&mut self) -> Result<u8, Fault> {
+    /// The next byte.
+    ///
+    /// # Errors
+    /// [`Fault`].
+    pub fn u8(&mut self) -> Result<u8, Fault> {
         self.array().map(u8::from_le_bytes)
     }
 
-    pub(crate) fn u16(&mut self) -> Result<u16, Fault> {
+    /// A number.
+    ///
+    /// # Errors
+    /// [`Fault`].
+    pub fn u16(&mut self) -> Result<u16, Fault> {
         self.array().map(u16::from_le_bytes)
     }
 
-    pub(crate) fn u32(&mut self) -> Result<u32, Fault> {
+    /// A number.
+    ///
+    /// # Errors
+    /// [`Fault`].
+    pub fn u32(&mut self) -> Result<u32, Fault> {
         self.array().map(u32::from_le_bytes)
     }
 
-    pub(crate) fn u64(&mut self) -> Result<u64, Fault> {
+    /// A number.
+    ///
+    /// # Errors
+    /// [`Fault`].
+    pub fn u64(&mut self) -> Result<u64, Fault> {
         self.array().map(u64::from_le_bytes)
     }
 
-    pub(crate) fn i64(&mut self) -> Result<i64, Fault> {
+    /// A number.
+    ///
+    /// # Errors
+    /// [`Fault`].
+    pub fn i64(&mut self) -> Result<i64, Fault> {
         self.array().map(i64::from_le_bytes)
     }
 
-    pub(crate) fn flag(&mut self) -> Result<bool, Fault> {
+    /// A byte that is 0 or 1.
+    ///
+    /// # Errors
+    /// [`Fault`].
+    pub fn flag(&mut self) -> Result<bool, Fault> {
         match self.u8()? {
             0 => Ok(false),
             1 => Ok(true),
@@ -103,41 +137,67 @@ impl<'a> Reader<'a> {
         if len_max < len { Err(too_long) } else { self.take(len) }
     }
 
-    pub(crate) fn key(&mut self) -> Result<&'a [u8], Fault> {
+    /// A key.
+    ///
+    /// # Errors
+    /// [`Fault`].
+    pub fn key(&mut self) -> Result<&'a [u8], Fault> {
         self.bytes(KEY_BYTES_MAX, Fault::KeyTooLong)
     }
 
-    pub(crate) fn value(&mut self) -> Result<&'a [u8], Fault> {
+    /// A value.
+    ///
+    /// # Errors
+    /// [`Fault`].
+    pub fn value(&mut self) -> Result<&'a [u8], Fault> {
         self.bytes(VALUE_BYTES_MAX, Fault::ValueTooLong)
     }
 
-    pub(crate) const fn rest(&self) -> &'a [u8] {
+    /// All that is left, still to be read.
+    #[must_use]
+    pub const fn rest(&self) -> &'a [u8] {
         self.0
     }
 
-    pub(crate) const fn end(&self) -> Result<(), Fault> {
+    /// All that is left; nothing is, after that.
+    pub fn take_rest(&mut self) -> &'a [u8] {
+        std::mem::take(&mut self.0)
+    }
+
+    /// That nothing is left.
+    ///
+    /// # Errors
+    /// [`Fault::Trailing`] when something is left.
+    pub const fn end(&self) -> Result<(), Fault> {
         if self.0.is_empty() { Ok(()) } else { Err(Fault::Trailing) }
     }
 }
 
-pub(crate) fn put_u16(out: &mut Vec<u8>, value: u16) {
+/// Appends a number.
+pub fn put_u16(out: &mut Vec<u8>, value: u16) {
     out.extend_from_slice(&value.to_le_bytes());
 }
 
-pub(crate) fn put_u32(out: &mut Vec<u8>, value: u32) {
+/// Appends a number.
+pub fn put_u32(out: &mut Vec<u8>, value: u32) {
     out.extend_from_slice(&value.to_le_bytes());
 }
 
-pub(crate) fn put_u64(out: &mut Vec<u8>, value: u64) {
+/// Appends a number.
+pub fn put_u64(out: &mut Vec<u8>, value: u64) {
     out.extend_from_slice(&value.to_le_bytes());
 }
 
-pub(crate) fn put_i64(out: &mut Vec<u8>, value: i64) {
+/// Appends a number.
+pub fn put_i64(out: &mut Vec<u8>, value: i64) {
     out.extend_from_slice(&value.to_le_bytes());
 }
 
-/// Writes a byte string; the caller has checked its length against a limit.
-pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+/// Appends a byte string; the caller has checked its length against a limit.
+///
+/// # Panics
+/// When it is longer than 4 GiB.
+pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     put_u32(out, u32::try_from(bytes.len()).expect("keys and values have limits below 4 GiB"));
     out.extend_from_slice(bytes);
 }

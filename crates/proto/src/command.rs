@@ -38,8 +38,7 @@ pub enum Command<'a> {
     Batch(Batch<'a>),
     /// From here on, refuse writes that would grow the state above this many bytes.
     Limit {
-        /// In bytes, as [`StateMachine::state_bytes`](replica::machine::StateMachine::state_bytes)
-        /// counts them.
+        /// In bytes, as the state machine counts them.
         state_bytes_max: u64,
     },
 }
