@@ -12,7 +12,8 @@ pub trait Sleep {
     fn arm(&mut self);
 
     /// Sleeps until a peer rings, sends, or changes a queue pair, or until `timeout` has passed;
-    /// may return early. Returns at once when not armed. A peer that is killed does not ring: its
+    /// may return early. Returns at once when not armed. With a
+    /// timeout of zero it only takes the announcement back: nobody needs to ring any more. A peer that is killed does not ring: its
     /// end is seen after the timeout.
     fn wait(&mut self, timeout: Duration);
 }

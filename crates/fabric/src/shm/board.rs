@@ -123,6 +123,11 @@ impl Doorbell {
         }
     }
 
+    /// Whether the owner may sleep. Whoever has stored something for it fences before it asks.
+    pub(crate) fn may_sleep(&self) -> bool {
+        self.board.load(layout::ASLEEP_AT) != 0
+    }
+
     /// What the doorbell shows.
     pub(crate) fn number(&self) -> u64 {
         self.board.load(layout::DOORBELL_AT)
@@ -138,7 +143,7 @@ impl Doorbell {
     /// Sleeps unless it has been rung since [`Self::arm`] returned `armed`.
     pub(crate) fn wait(&self, armed: u64, timeout: std::time::Duration) {
         let shown = u32::try_from(armed & u64::from(u32::MAX)).unwrap_or(0);
-        if self.number() == armed {
+        if !timeout.is_zero() && self.number() == armed {
             self.page.wait(layout::DOORBELL_AT, shown, timeout);
         }
         self.board.store(layout::ASLEEP_AT, 0);
@@ -157,8 +162,10 @@ pub(crate) struct Ringer {
 impl Ringer {
     /// `who` of one that has no slot at the rung one yet.
     pub(crate) const STRANGER: u32 = 63;
-    /// `who` of the owner's own threads.
+    /// `who` of the owner's syncers.
     pub(crate) const SELF: u32 = 62;
+    /// `who` of the owner's other threads.
+    pub(crate) const WAKER: u32 = 61;
 
     pub(crate) const fn new(start: u32) -> Self {
         Self { count: start }

@@ -28,6 +28,7 @@ mod link;
 mod process;
 mod registrations;
 mod ring;
+pub mod stream;
 mod syncer;
 #[cfg(test)]
 mod tests;
@@ -38,6 +39,8 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use base::{Durability, Incarnation, MemberId};
@@ -51,7 +54,7 @@ use crate::{
     Access, Caps, Completion, Fabric, FabricEvent, Key, PostError, Qp, RegionId, RegisterError,
     Sleep, WorkRequest,
 };
-use board::OwnBoard;
+use board::{Doorbell, OwnBoard, Ringer};
 use chain::Surroundings;
 use completions::Completions;
 use layout::{KNOCKS_MAX, PEERS_MAX, RegionRecord, Registration, knock_place, region_at};
@@ -115,6 +118,22 @@ pub struct Shm {
     armed: Option<u64>,
     is_fenced: bool,
     sync: SyncFile,
+    wakes: Arc<AtomicU32>,
+}
+
+/// Wakes the owner of an [`Shm`] from another thread of its process.
+#[derive(Clone, Debug)]
+pub struct Waker {
+    doorbell: Doorbell,
+    count: Arc<AtomicU32>,
+}
+
+impl Waker {
+    /// Ends the owner's present or next [`Sleep::wait`].
+    pub fn wake(&self) {
+        let mut ringer = Ringer::new(self.count.fetch_add(1, Ordering::Relaxed));
+        self.doorbell.ring(ringer.next(Ringer::WAKER));
+    }
 }
 
 impl Shm {
@@ -139,6 +158,7 @@ impl Shm {
             armed: None,
             is_fenced: true,
             sync: File::sync_data,
+            wakes: Arc::new(AtomicU32::new(0)),
         })
     }
 
@@ -170,7 +190,13 @@ impl Shm {
         };
         self.own.map.copy_in(region_at(index), &record.encode());
         self.locals.push(map);
-        Ok(RegionId(u32::try_from(index).expect("there are eight at most")))
+        Ok(RegionId(u32::try_from(index).expect("there are few")))
+    }
+
+    /// For other threads of this process that have something for the owner to look at.
+    #[must_use]
+    pub fn waker(&self) -> Waker {
+        Waker { doorbell: self.own.doorbell.clone(), count: Arc::clone(&self.wakes) }
     }
 
     /// Why there is no queue pair with `peer` yet, when its board could not be used.
