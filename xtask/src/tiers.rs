@@ -12,14 +12,17 @@ pub(crate) const WITH_UNSAFE: [&str; 2] = ["fabric", "pmem"];
 const TESTS: u8 = 5;
 
 /// Tier of each crate. A new crate is added here and in ARCHITECTURE.md.
-const TIERS: [(&str, u8); 9] = [
+const TIERS: [(&str, u8); 12] = [
     ("base", 0),
     ("logfmt", 0),
     ("consensus", 0),
+    ("proto", 0),
     ("fabric", 1),
     ("pmem", 1),
     ("replica", 2),
     ("store", 2),
+    ("client", 3),
+    ("remanent", 4),
     ("sim", TESTS),
     ("xtask", TESTS),
 ];

@@ -17,6 +17,19 @@ use crate::{
     view::LogView,
 };
 
+/// What a leader knows of another member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Follower {
+    /// Which one.
+    pub id: MemberId,
+    /// Whether there is a queue pair to it.
+    pub is_connected: bool,
+    /// Whether the leader may write its log, and it is not behind what the leader still has.
+    pub is_replicating: bool,
+    /// The last entry known to be durable there.
+    pub tail: Index,
+}
+
 /// What a member is doing.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
@@ -432,6 +445,26 @@ impl Core {
             Role::Leader(leader) => Some(leader.term),
             Role::Follower | Role::Candidate(_) => None,
         }
+    }
+
+    /// What a leader knows of the others; nothing when this member does not lead.
+    pub fn followers(&self) -> impl Iterator<Item = Follower> + '_ {
+        let peers = match &self.role {
+            Role::Leader(leader) => leader.peers.as_slice(),
+            Role::Follower | Role::Candidate(_) => &[],
+        };
+        peers.iter().map(|peer| Follower {
+            id: peer.id,
+            is_connected: peer.connection.is_some(),
+            is_replicating: peer.is_replicating(),
+            tail: peer.tail,
+        })
+    }
+
+    /// Whether this member leads and is handing that over.
+    #[must_use]
+    pub fn is_transferring(&self) -> bool {
+        matches!(&self.role, Role::Leader(leader) if leader.transfer.is_some())
     }
 
     /// The highest term this member has been in.

@@ -52,7 +52,7 @@ mod view;
 pub mod wire;
 
 pub use boundaries::{Outline, match_point};
-pub use core::{Core, Role, Start};
+pub use core::{Core, Follower, Role, Start};
 pub use effect::{Append, Chain, Effect, Fetch, Refusal, Run};
 pub use event::{Event, SegmentEnd};
 pub use message::{Connection, Granted, Message, Room, VoteRefusal};

@@ -81,7 +81,8 @@ impl<E: Env> Group<E> {
     /// Writes one chunk, or sees whether the file is durable.
     pub(crate) fn write_checkpoint(&mut self, shared: &mut Shared<E>, now: Instant) -> bool {
         let Some(mut writing) = self.writing.take() else { return false };
-        if let Some(ticket) = writing.ticket {
+        let healthy = self.files.health(writing.id);
+        if let (Some(ticket), Ok(())) = (writing.ticket, &healthy) {
             match self.files.synced() {
                 Ok(synced) if synced >= ticket => self.finish_checkpoint(writing, shared, now),
                 Ok(_) => {
@@ -92,12 +93,16 @@ impl<E: Env> Group<E> {
             }
             return true;
         }
-        if self.write_chunk(&mut writing).is_ok() {
+        if healthy.is_ok() && !self.files.has_room() {
+            self.writing = Some(writing);
+            return false;
+        }
+        if healthy.and_then(|()| self.write_chunk(&mut writing)).is_ok() {
             self.writing = Some(writing);
         } else {
             // No room on the disk: the log still has everything; a later try may find room.
             self.files.remove(writing.id);
-            let why = "no room for a checkpoint: free space on the disk of the state files";
+            let why = "cannot write a checkpoint: is the disk of the state files full?";
             shared.notices.push((self.id, Notice::Damaged(why.to_owned())));
             self.feed(Event::CheckpointFailed, shared, now);
         }

@@ -39,6 +39,21 @@ pub trait StateFiles {
     /// [`FileError`] when there is no room.
     fn create(&mut self, id: u64) -> Result<(), FileError>;
 
+    /// Whether to append now. An implementation that hands the bytes to a thread of its own says no
+    /// while that is behind; the caller comes again.
+    fn has_room(&self) -> bool {
+        true
+    }
+
+    /// Whether all that was appended to the file could be written so far: for an implementation
+    /// whose `append` cannot know yet.
+    ///
+    /// # Errors
+    /// [`FileError`] when not, as from a full disk: the file is of no use then.
+    fn health(&self, _id: u64) -> Result<(), FileError> {
+        Ok(())
+    }
+
     /// Appends bytes.
     ///
     /// # Errors

@@ -37,6 +37,6 @@ mod view;
 
 pub use door::{Answer, Answered, Notice, Request, Token};
 pub use env::{Env, FileError, Resources, StateFiles};
-pub use shard::{FETCH_BYTES_MIN, JoinError, Shard, Turn};
+pub use shard::{CONTROL_BYTES, FETCH_BYTES_MIN, JoinError, Shard, Turn, landing_len};
 pub use start::{Founding, OpenError, Opening, found, read_superblock};
-pub use state_file::StateFileError;
+pub use state_file::{FileDigest as StateDigest, StateFileError};

@@ -163,6 +163,10 @@ impl<E: Env> Group<E> {
             self.receive_failed();
             return true;
         }
+        if self.files.health(receiving.id).is_err() {
+            self.receive_failed();
+            return true;
+        }
         let Some(ticket) = receiving.ticket else {
             if now < receiving.asked_at + retry {
                 return false;

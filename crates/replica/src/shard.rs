@@ -13,7 +13,7 @@ use std::ops::Range;
 use base::{GroupId, Index, Instant, MemberId};
 use consensus::{Connection, Event, Message, wire};
 use fabric::{
-    Access, Completion, Fabric, FabricEvent, Key, PostError, RegionId, RegisterError, Status,
+    Access, Completion, Fabric, FabricEvent, Key, PostError, RegionId, RegisterError, Sleep, Status,
 };
 use logfmt::{CONTROL_LEN, ControlLine};
 use pmem::Region;
@@ -36,6 +36,17 @@ const COMPLETIONS_PER_TURN: usize = 64;
 const MESSAGE_MIN: u32 = 48 << 10;
 /// Bytes of landing memory for suffixes of other logs; at least the largest entry must fit.
 pub const FETCH_BYTES_MIN: u64 = 64 << 10;
+
+/// Bytes of a shard's control memory.
+pub const CONTROL_BYTES: u64 = GROUPS_MAX as u64 * CONTROL_LEN as u64;
+
+/// Bytes of landing memory that a shard needs for groups with segments of `segment_len` bytes.
+#[must_use]
+pub const fn landing_len(segment_len: u64) -> u64 {
+    let entry_max = logfmt::place::payload_max(segment_len) + logfmt::place::BLOCK;
+    let fetch = if entry_max > FETCH_BYTES_MIN { entry_max } else { FETCH_BYTES_MIN };
+    CONTROL_BYTES * PEERS_MAX + fetch
+}
 
 /// What a turn did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,7 +110,7 @@ impl<E: Env> Shard<E> {
         (control_id, landing_id): (RegionId, RegionId),
     ) -> Result<Self, JoinError> {
         let Resources { member, mut fabric, control, landing, .. } = resources;
-        let lines = GROUPS_MAX as u64 * CONTROL_LEN as u64;
+        let lines = CONTROL_BYTES;
         require("control memory", control.len(), lines)?;
         let fetch_at = lines * PEERS_MAX;
         require("landing memory", landing.len(), fetch_at + FETCH_BYTES_MIN)?;
@@ -529,6 +540,12 @@ impl<E: Env> Shard<E> {
         self.group(group).map(|group| &group.machine)
     }
 
+    /// A group's state machine, to plant a fault in; everything else goes through the log.
+    #[doc(hidden)]
+    pub fn machine_mut_for_faults(&mut self, group: GroupId) -> Option<&mut E::Machine> {
+        self.groups.iter_mut().find(|own| own.id == group).map(|group| &mut group.machine)
+    }
+
     /// The last entry applied to a group's state.
     #[must_use]
     pub fn applied(&self, group: GroupId) -> Option<Index> {
@@ -539,6 +556,22 @@ impl<E: Env> Shard<E> {
     #[must_use]
     pub fn into_fabric(self) -> E::Fabric {
         self.shared.fabric
+    }
+}
+
+impl<E: Env> Shard<E>
+where
+    E::Fabric: Sleep,
+{
+    /// From now on a ring ends the next [`Self::wait`]. After it comes one more turn, and only if
+    /// that did nothing the wait.
+    pub fn arm(&mut self) {
+        self.shared.fabric.arm();
+    }
+
+    /// Sleeps until a peer rings, or until `timeout` has passed.
+    pub fn wait(&mut self, timeout: std::time::Duration) {
+        self.shared.fabric.wait(timeout);
     }
 }
 

@@ -35,9 +35,9 @@ pub(crate) fn head(index: Index, sessions: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The hash over a file's bytes as they come.
+/// The hash over a state file's bytes as they come.
 #[derive(Clone, Default)]
-pub(crate) struct FileDigest(Xxh3);
+pub struct FileDigest(Xxh3);
 
 impl std::fmt::Debug for FileDigest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -46,11 +46,14 @@ impl std::fmt::Debug for FileDigest {
 }
 
 impl FileDigest {
-    pub(crate) fn update(&mut self, bytes: &[u8]) {
+    /// Takes the next bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
-    pub(crate) fn digest(&self) -> Digest {
+    /// The hash over all bytes so far.
+    #[must_use]
+    pub fn digest(&self) -> Digest {
         Digest(self.0.digest())
     }
 }

@@ -1,0 +1,186 @@
+//! What a commit costs the leader: from taking the command to the commit index behind it.
+//!
+//! The members are real (regions, boards, shards) and run in threads of this process; the leader's
+//! shard is turned by the thread that measures. No client and no door take part, so that what is
+//! measured beside `raw-n` is the protocol and nothing else.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use base::{Durability, MemberId};
+use consensus::Event;
+use consensus::session::Act;
+use replica::{Answer, Answered, Request, Token};
+use store::{Batch, Command, Write};
+
+use crate::commands::{InitArguments, init};
+use crate::latencies::Latencies;
+use crate::layout::Cluster;
+use crate::node::{Parts, Running, open};
+
+/// How long the members may take to find a leader.
+const ELECT_MAX: Duration = Duration::from_secs(30);
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub(crate) struct Commit {
+    /// A directory for the members, on the medium that shall be measured.
+    pub(crate) dir: PathBuf,
+    /// How many members.
+    pub(crate) members: u32,
+    /// Bytes of each value.
+    pub(crate) bytes: u32,
+    /// What durable means.
+    pub(crate) mode: Durability,
+    /// Commits at least.
+    pub(crate) count: u64,
+    /// Time at most.
+    pub(crate) time_max: Duration,
+}
+
+/// What was found.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    /// One command at a time.
+    pub(crate) latencies: Latencies,
+    /// Bytes that one commit stores on a member.
+    pub(crate) entry_bytes: u32,
+}
+
+/// Measures; leaves nothing in the directory.
+pub(crate) fn measure(commit: &Commit) -> Result<Found> {
+    let dir = commit.dir.join(format!(".commit-{}", std::process::id()));
+    let measured = run(commit, &dir);
+    let removed = remove(&dir);
+    let measured = measured?;
+    removed?;
+    Ok(measured)
+}
+
+fn remove(dir: &Path) -> Result<()> {
+    if let Ok(cluster) = Cluster::read(dir) {
+        let run_dir = cluster.run_dir();
+        if run_dir.exists() {
+            std::fs::remove_dir_all(run_dir)
+                .with_context(|| format!("{}: cannot be removed", run_dir.display()))?;
+        }
+    }
+    if dir.exists() {
+        std::fs::remove_dir_all(dir)
+            .with_context(|| format!("{}: cannot be removed", dir.display()))?;
+    }
+    Ok(())
+}
+
+fn run(commit: &Commit, dir: &Path) -> Result<Found> {
+    init(
+        dir,
+        &InitArguments {
+            members: commit.members,
+            durability: commit.mode,
+            segment_size: bytesize::ByteSize::mib(64),
+            ..InitArguments::default()
+        },
+    )?;
+    let cluster = Cluster::read(dir)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let followers = (2..=commit.members)
+        .map(|id| follower(&cluster, MemberId(id), &stop))
+        .collect::<Result<Vec<_>>>()?;
+    let measured = lead(&cluster, commit);
+    stop.store(true, Ordering::Release);
+    for follower in followers {
+        match follower.join() {
+            Ok(ended) => ended?,
+            Err(_) => bail!("a follower panicked"),
+        }
+    }
+    measured
+}
+
+fn now(clock: Instant) -> base::Instant {
+    base::Instant(u64::try_from(clock.elapsed().as_nanos()).unwrap_or(u64::MAX))
+}
+
+fn follower(
+    cluster: &Cluster,
+    id: MemberId,
+    stop: &Arc<AtomicBool>,
+) -> Result<JoinHandle<Result<()>>> {
+    let (cluster, stop) = (cluster.clone(), Arc::clone(stop));
+    let body = move || {
+        let clock = Instant::now();
+        let Parts { mut shard, .. } = open(&cluster, id, &Running::default(), now(clock))?;
+        while !stop.load(Ordering::Acquire) {
+            shard.arm();
+            let turn = shard.turn(now(clock));
+            if !turn.worked {
+                let until = turn.wake_at.since(now(clock));
+                shard.wait(until.min(Duration::from_millis(50)));
+            }
+        }
+        drop(shard.into_fabric());
+        Ok(())
+    };
+    std::thread::Builder::new().name(format!("member-{id}")).spawn(body).context("cannot start")
+}
+
+fn lead(cluster: &Cluster, commit: &Commit) -> Result<Found> {
+    let clock = Instant::now();
+    let id = MemberId(1);
+    let Parts { mut shard, group, .. } = open(cluster, id, &Running::default(), now(clock))?;
+    let began = Instant::now();
+    let leads = |shard: &replica::Shard<_>| {
+        let core: Option<&consensus::Core> = shard.core(group);
+        core.is_some_and(|core| {
+            let all = core.followers().filter(|follower| follower.is_replicating).count();
+            core.leading_term().is_some() && all + 1 == commit.members as usize
+        })
+    };
+    let mut asked = None;
+    while !leads(&shard) {
+        ensure!(began.elapsed() < ELECT_MAX, "no leader was found");
+        // Connections first: a campaign without them only costs a term.
+        let is_time = began.elapsed() > Duration::from_millis(300)
+            && asked.is_none_or(|at: Instant| at.elapsed() > Duration::from_secs(2));
+        if is_time && shard.core(group).is_some_and(|core| core.leading_term().is_none()) {
+            asked = Some(Instant::now());
+            shard.operate(group, Event::Campaign { overrules: false }, now(clock));
+        }
+        shard.turn(now(clock));
+    }
+    let value = vec![0x5a; commit.bytes as usize];
+    let put = Write::Put { key: b"key", value: &value, ttl_ns: 0 };
+    let mut command = Vec::new();
+    Command::Batch(Batch { writes: vec![put], ..Batch::default() }).encode(&mut command)?;
+    let payload = consensus::session::ENVELOPE_LEN + command.len();
+    let shape = logfmt::Shape { payload_len: u32::try_from(payload)?, aligned: false };
+    let entry_bytes = u32::try_from(logfmt::place::place(0, shape).end)?;
+
+    let mut latencies = Latencies::new()?;
+    let mut answers: Vec<Answered> = Vec::new();
+    let began = Instant::now();
+    while latencies.len() < commit.count && began.elapsed() < commit.time_max {
+        let request = Request::Write { act: Act::Plain, command: command.clone() };
+        let target = shard.log(group).map(|log| log.tail().index.next());
+        let start = Instant::now();
+        shard.request(group, Token(0), request);
+        while shard.core(group).map(consensus::Core::commit_index) < target {
+            shard.turn(now(clock));
+            ensure!(start.elapsed() < ELECT_MAX, "a commit did not come");
+        }
+        latencies.record(start.elapsed());
+        while answers.is_empty() {
+            shard.turn(now(clock));
+            shard.take_answers(&mut answers);
+        }
+        let is_done = answers.drain(..).all(|answered| matches!(answered.answer, Answer::Done(_)));
+        ensure!(is_done, "the leader lost its leadership while measuring");
+    }
+    drop(shard.into_fabric());
+    Ok(Found { latencies, entry_bytes })
+}
