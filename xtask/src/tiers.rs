@@ -12,7 +12,7 @@ pub(crate) const WITH_UNSAFE: [&str; 2] = ["fabric", "pmem"];
 const TESTS: u8 = 5;
 
 /// Tier of each crate. A new crate is added here and in ARCHITECTURE.md.
-const TIERS: [(&str, u8); 12] = [
+const TIERS: [(&str, u8); 13] = [
     ("base", 0),
     ("logfmt", 0),
     ("consensus", 0),
@@ -24,6 +24,7 @@ const TIERS: [(&str, u8); 12] = [
     ("client", 3),
     ("remanent", 4),
     ("sim", TESTS),
+    ("testkit", TESTS),
     ("xtask", TESTS),
 ];
 

@@ -61,6 +61,11 @@ impl Client {
         Ok(Self { engine, clock: Clock::now(), spin })
     }
 
+    /// How long calls may take from now on, retries included.
+    pub const fn set_deadline(&mut self, deadline: Duration) {
+        self.engine.set_deadline(deadline);
+    }
+
     /// The value of a key, no older than when this was called.
     ///
     /// # Errors

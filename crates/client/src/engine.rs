@@ -198,6 +198,11 @@ impl<N: Network> Engine<N> {
         self.add(work, deadline, now)
     }
 
+    /// How long calls that begin from now on may take.
+    pub const fn set_deadline(&mut self, deadline: Duration) {
+        self.deadline = deadline;
+    }
+
     fn add(&mut self, work: Work, deadline: Instant, now: Instant) -> CallId {
         self.last_call += 1;
         let id = CallId(self.last_call);

@@ -1,0 +1,3 @@
+//! One module for each promise.
+
+pub mod kills;
