@@ -4,8 +4,8 @@
 //! the time and learns whether it did anything and when it wants to be called again.
 //!
 //! ```text
-//!  turn:  fabric events -> completions -> durability -> answers of the last turn -> ticks
-//!           -> requests -> walk -> apply -> checkpoints and transfers -> publish
+//!  turn:  fabric events -> durability -> answers of the last turn -> ticks -> requests
+//!           -> completions -> durability -> walk -> apply -> checkpoints and transfers -> publish
 //! ```
 
 use std::ops::Range;
@@ -23,6 +23,7 @@ use crate::{
     env::{Env, Resources},
     greeting::{GROUPS_MAX, Greeting, GroupGreeting},
     group::Group,
+    limits::{CONTROL_BYTES, FETCH_BYTES_MIN, MESSAGE_MIN},
     machine::StateMachine,
     shared::{Link, PEERS_MAX, Purpose, Queued, Shared, post_message, purpose_of},
     start::{OpenError, Opening, check, restore},
@@ -30,23 +31,10 @@ use crate::{
 
 /// Fabric events that one turn takes.
 const EVENTS_PER_TURN: u32 = 64;
-/// Completions that one turn takes.
-const COMPLETIONS_PER_TURN: usize = 64;
-/// Bytes of the longest message: a grant that names as many segments and terms as there may be.
-const MESSAGE_MIN: u32 = 48 << 10;
-/// Bytes of landing memory for suffixes of other logs; at least the largest entry must fit.
-pub const FETCH_BYTES_MIN: u64 = 64 << 10;
-
-/// Bytes of a shard's control memory.
-pub const CONTROL_BYTES: u64 = GROUPS_MAX as u64 * CONTROL_LEN as u64;
-
-/// Bytes of landing memory that a shard needs for groups with segments of `segment_len` bytes.
-#[must_use]
-pub const fn landing_len(segment_len: u64) -> u64 {
-    let entry_max = logfmt::place::payload_max(segment_len) + logfmt::place::BLOCK;
-    let fetch = if entry_max > FETCH_BYTES_MIN { entry_max } else { FETCH_BYTES_MIN };
-    CONTROL_BYTES * PEERS_MAX + fetch
-}
+/// Completions that are taken at once.
+const COMPLETIONS_AT_ONCE: usize = 16;
+/// How often one turn takes them.
+const COMPLETION_ROUNDS: u32 = 4;
 
 /// What a turn did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,10 +188,14 @@ impl<E: Env> Shard<E> {
     /// Does what there is to do, a bounded amount of it.
     pub fn turn(&mut self, now: Instant) -> Turn {
         let mut worked = self.take_events(now);
-        worked |= self.take_completions(now);
         worked |= self.release_quiesced();
         for at in 0..self.groups.len() {
-            worked |= self.turn_group(at, now);
+            worked |= self.begin_group(at, now);
+        }
+        // What was just posted may be done already: then it commits and is applied in this turn.
+        worked |= self.take_completions(now);
+        for at in 0..self.groups.len() {
+            worked |= self.end_group(at, now);
         }
         worked |= self.drop_links(now);
         worked |= self.post_queued();
@@ -213,7 +205,8 @@ impl<E: Env> Shard<E> {
         Turn { worked, wake_at }
     }
 
-    fn turn_group(&mut self, at: usize, now: Instant) -> bool {
+    /// Answers of the last turn, timers, and what clients want.
+    fn begin_group(&mut self, at: usize, now: Instant) -> bool {
         let Self { shared, groups, .. } = self;
         let group = &mut groups[at];
         let mut worked = group.poll_durable(shared, now);
@@ -230,6 +223,14 @@ impl<E: Env> Shard<E> {
         }
         group.tick_if_due(now);
         worked |= group.offer(shared, now);
+        worked
+    }
+
+    /// What the log brought, and what follows from it.
+    fn end_group(&mut self, at: usize, now: Instant) -> bool {
+        let Self { shared, groups, .. } = self;
+        let group = &mut groups[at];
+        let mut worked = group.poll_durable(shared, now);
         worked |= group.observe(shared, now);
         worked |= group.apply(shared, now);
         worked |= group.write_checkpoint(shared, now);
@@ -383,12 +384,19 @@ impl<E: Env> Shard<E> {
 
     fn take_completions(&mut self, now: Instant) -> bool {
         let blank = Completion { qp: fabric::Qp(0), id: 0, status: Status::Flushed, word: 0 };
-        let mut completions = [blank; COMPLETIONS_PER_TURN];
-        let count = self.shared.fabric.poll(&mut completions);
-        for completion in &completions[..count] {
-            self.on_completion(completion, now);
+        let mut worked = false;
+        for _ in 0..COMPLETION_ROUNDS {
+            let mut completions = [blank; COMPLETIONS_AT_ONCE];
+            let count = self.shared.fabric.poll(&mut completions);
+            for completion in &completions[..count] {
+                self.on_completion(completion, now);
+            }
+            worked |= count > 0;
+            if count < COMPLETIONS_AT_ONCE {
+                break;
+            }
         }
-        count > 0
+        worked
     }
 
     fn on_completion(&mut self, completion: &Completion, now: Instant) {

@@ -65,6 +65,9 @@ use syncer::SyncFile;
 /// How often an attempt is taken further, and the end of a dying process looked for, when nobody
 /// rings: those steps open files and ask the system.
 const ADVANCE_INTERVAL: Duration = Duration::from_millis(2);
+/// How many calls of a busy owner share one look at the clock, which costs as much as all the rest
+/// of a look for events.
+const CLOCK_EVERY: u32 = 32;
 
 /// What an instance is.
 #[derive(Clone, Debug)]
@@ -103,6 +106,8 @@ pub enum KillError {
 pub struct Shm {
     /// One for each slot of the board.
     links: Vec<Option<Link>>,
+    /// How many of them, from the front, were ever used: only those are looked at.
+    used: usize,
     own: OwnBoard,
     config: Config,
     locals: Vec<Mapping>,
@@ -115,6 +120,8 @@ pub struct Shm {
     cursor: usize,
     doorbell_seen: u64,
     advanced: Option<Instant>,
+    /// Calls since the clock was looked at.
+    unlooked: u32,
     armed: Option<u64>,
     is_fenced: bool,
     sync: SyncFile,
@@ -145,6 +152,7 @@ impl Shm {
         let own = OwnBoard::create(&config.dir, config.member, config.incarnation)?;
         Ok(Self {
             links: std::iter::repeat_with(|| None).take(PEERS_MAX).collect(),
+            used: 0,
             registrations: Registrations::new(own.instance),
             own,
             config,
@@ -155,6 +163,7 @@ impl Shm {
             cursor: 0,
             doorbell_seen: 0,
             advanced: None,
+            unlooked: 0,
             armed: None,
             is_fenced: true,
             sync: File::sync_data,
@@ -261,6 +270,7 @@ impl Shm {
             unused.retire(&self.own);
         }
         self.links[free] = Some(Link::new(&self.own, free, peer));
+        self.used = self.used.max(free + 1);
         Some(free)
     }
 
@@ -272,16 +282,26 @@ impl Shm {
             is_fenced: self.is_fenced,
             sync: self.sync,
         };
-        for link in self.links.iter_mut().flatten() {
+        for link in self.links[..self.used].iter_mut().flatten() {
             link.watch(&self.own, &mut self.completions);
             chain::settle(link, &around, &mut self.completions);
         }
+    }
+
+    /// Whether something in flight waits for more than its turn in the queue of completions.
+    fn has_pending(&self) -> bool {
+        self.links[..self.used].iter().flatten().any(|link| !link.pending.is_empty())
     }
 
     /// Takes attempts further, when somebody rang or it is time.
     fn advance(&mut self) {
         let rung = self.own.doorbell.number();
         let is_rung = rung != self.doorbell_seen;
+        self.unlooked += 1;
+        if !is_rung && self.advanced.is_some() && self.unlooked < CLOCK_EVERY {
+            return;
+        }
+        self.unlooked = 0;
         let is_time = self.advanced.is_none_or(|at| at.elapsed() >= ADVANCE_INTERVAL);
         if !is_rung && !is_time {
             return;
@@ -290,7 +310,7 @@ impl Shm {
         let now = Instant::now();
         self.advanced = Some(now);
         self.hear_knocks();
-        for slot in 0..PEERS_MAX {
+        for slot in 0..self.used {
             let Some(link) = &mut self.links[slot] else { continue };
             if link.state == State::Idle && link.is_wanted {
                 let Some(number) = next_number(self.own.instance, &mut self.number_count, slot)
@@ -327,6 +347,7 @@ impl Shm {
 
     fn answer(&mut self, peer: MemberId) {
         let Some(link) = self.link_to(peer) else { return };
+        link.heard();
         if link.state != State::Idle {
             return;
         }
@@ -482,7 +503,10 @@ impl Fabric for Shm {
     }
 
     fn poll(&mut self, into: &mut [Completion]) -> usize {
-        self.watch();
+        // Losses are also seen by `next_event`; here only what waits can still become a completion.
+        if self.has_pending() {
+            self.watch();
+        }
         let mut count = 0;
         for place in into {
             let Some(completion) = self.completions.pop() else { break };
@@ -499,12 +523,13 @@ impl Fabric for Shm {
         bytes.clear();
         self.advance();
         self.watch();
-        for turn in 0..PEERS_MAX {
-            let slot = (self.cursor + turn) % PEERS_MAX;
+        for turn in 0..self.used {
+            let slot = self.cursor + turn;
+            let slot = if slot < self.used { slot } else { slot - self.used };
             let Some(link) = &mut self.links[slot] else { continue };
             let event = link.next_event(&self.own, &mut self.completions, bytes);
             if event.is_some() {
-                self.cursor = (slot + 1) % PEERS_MAX;
+                self.cursor = if slot + 1 < self.used { slot + 1 } else { 0 };
                 return event;
             }
         }
@@ -518,6 +543,7 @@ impl Sleep for Shm {
     }
 
     fn wait(&mut self, timeout: Duration) {
+        self.unlooked = CLOCK_EVERY;
         if let Some(armed) = self.armed.take() {
             self.own.doorbell.wait(armed, timeout);
         }

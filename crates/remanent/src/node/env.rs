@@ -1,6 +1,7 @@
 //! What a member of the binary is made of, and how its parts are opened.
 
 use std::fs::DirBuilder;
+use std::marker::PhantomData;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,21 +15,21 @@ use fabric::shm::stream::{Porter, PorterConfig};
 use fabric::shm::{Config as ShmConfig, Shm, Waker};
 use logfmt::{Identity, Superblock};
 use pmem::{MappedRegion, Mapping};
+use replica::machine::StateMachine;
 use replica::{CONTROL_BYTES, Env, Opening, Resources, Shard, landing_len};
-use store::Store;
 
 use super::files::DirectoryFiles;
 use crate::layout::{Cluster, MemberPaths};
 
 /// The environment of a real member: shared memory as fabric, mapped files as regions.
 #[derive(Debug)]
-pub(crate) struct NodeEnv;
+pub(crate) struct NodeEnv<M>(PhantomData<M>);
 
-impl Env for NodeEnv {
+impl<M: StateMachine> Env for NodeEnv<M> {
     type Fabric = Shm;
     type Region = MappedRegion;
     type Files = DirectoryFiles;
-    type Machine = Store;
+    type Machine = M;
 }
 
 /// How a member runs; everything that may differ from start to start.
@@ -65,24 +66,24 @@ impl Default for Running {
 }
 
 /// A member that is open and not running yet.
-pub(crate) struct Parts {
-    pub(crate) shard: Shard<NodeEnv>,
+pub(crate) struct Parts<M: StateMachine> {
+    pub(crate) shard: Shard<NodeEnv<M>>,
     pub(crate) group: GroupId,
     pub(crate) porter: Porter,
     pub(crate) waker: Waker,
     pub(crate) mode: Durability,
 }
 
-/// Opens member `id` of `cluster`.
+/// Opens member `id` of `cluster` with `machine`, which must be empty.
 ///
 /// # Errors
 /// What a person can act on: what is wrong, with which file, and what to do.
-pub(crate) fn open(
+pub(crate) fn open<M: StateMachine>(
     cluster: &Cluster,
-    id: MemberId,
-    running: &Running,
+    (id, running): (MemberId, &Running),
+    machine: M,
     now: Instant,
-) -> Result<Parts> {
+) -> Result<Parts<M>> {
     let member = cluster.member(id)?;
     let paths = cluster.paths(id)?;
     let run_dir = cluster.run_dir();
@@ -134,7 +135,7 @@ pub(crate) fn open(
     let opening = Opening {
         region,
         files,
-        machine: Store::new(cluster.max_state_bytes()),
+        machine,
         sessions: SessionTable::new(Limits::default()),
         in_flight_window: params.window_bytes_max,
         params,

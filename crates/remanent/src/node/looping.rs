@@ -18,6 +18,7 @@ use base::{GroupId, Instant, MemberId};
 use consensus::Event;
 use proto::door::AnswerKind;
 use replica::{Answered, Notice, Shard};
+use store::Store;
 use tracing::{error, info, warn};
 
 use super::door::{Door, Errand, Wanted};
@@ -43,7 +44,7 @@ pub(crate) fn run(
 ) -> Result<()> {
     pin(running.cpu)?;
     let clock = Clock::now();
-    let parts = open(cluster, id, running, now(clock))?;
+    let parts = open(cluster, (id, running), Store::new(cluster.max_state_bytes()), now(clock))?;
     on_open(parts.waker.clone());
     info!(member = id.0, mode = parts.mode.name(), dir = %cluster.dir().display(), "open");
     let mut node = Node::new(parts, cluster, id, running, clock)?;
@@ -67,7 +68,7 @@ fn pin(cpu: Option<usize>) -> Result<()> {
 }
 
 struct Node {
-    shard: Shard<NodeEnv>,
+    shard: Shard<NodeEnv<Store>>,
     group: GroupId,
     door: Door,
     id: MemberId,
@@ -86,7 +87,7 @@ struct Node {
 
 impl Node {
     fn new(
-        parts: Parts,
+        parts: Parts<Store>,
         cluster: &Cluster,
         id: MemberId,
         running: &Running,

@@ -6,6 +6,7 @@ use pmem::WriteBack;
 use replica::machine::StateMachine as _;
 use replica::{Notice, Shard};
 use serde::Serialize;
+use store::Store;
 
 use super::door::{Counts, Door};
 use super::env::NodeEnv;
@@ -13,7 +14,7 @@ use crate::layout::Cluster;
 
 /// What is looked at.
 pub(crate) struct Seen<'a> {
-    pub(crate) shard: &'a Shard<NodeEnv>,
+    pub(crate) shard: &'a Shard<NodeEnv<Store>>,
     pub(crate) group: GroupId,
     pub(crate) now: Instant,
 }
