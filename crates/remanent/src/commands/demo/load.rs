@@ -17,8 +17,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::latencies::Latencies;
 use crate::layout::Cluster;
 
-/// Files above this do not fit a segment's largest entry beside their name.
-const FILE_BYTES_MAX: u64 = 8 << 20;
+/// Larger files do not fit an entry of the demo's segments beside their name.
+const FILE_BYTES_MAX: u64 = 7 << 20;
 /// What marks a directory that can be made anew.
 const CACHE_TAG: &str = "CACHEDIR.TAG";
 

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use base::Durability;
+use pmem::Backing;
 
 use super::init::parse_durability;
 use crate::bench::raw::{self, RawN};
@@ -42,7 +43,8 @@ pub(crate) struct Arguments {
     /// What an acknowledgement survives: sync, process or volatile.
     #[arg(long, default_value = "sync", value_parser = parse_durability)]
     durability: Durability,
-    /// Where the cluster lies while it is needed [default: in the system's temporary directory].
+    /// Where the cluster lies while it is needed: some 400 MiB for each member [default: the system's
+    /// temporary directory; this one if that is in memory].
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Leaves the cluster's directory where it is.
@@ -56,10 +58,17 @@ pub(crate) struct Arguments {
     plant_loss: bool,
 }
 
+/// The system's temporary directory, unless what is promised needs a disk and that is none.
+fn on_disk(durability: Durability) -> PathBuf {
+    let temporary = std::env::temp_dir();
+    let is_memory = pmem::backing(&temporary).is_ok_and(|backing| backing == Backing::Memory);
+    if durability == Durability::Sync && is_memory { PathBuf::from(".") } else { temporary }
+}
+
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     ensure!(arguments.members >= 3, "with fewer than 3 members nobody can be spared");
     ensure!(arguments.clients >= 1, "somebody has to write");
-    let parent = arguments.dir.clone().unwrap_or_else(std::env::temp_dir);
+    let parent = arguments.dir.clone().unwrap_or_else(|| on_disk(arguments.durability));
     let dir = parent.join(format!("remanent-demo-{}", std::process::id()));
     let mut members =
         Members::start(&dir, arguments.members, arguments.durability, arguments.keep)?;

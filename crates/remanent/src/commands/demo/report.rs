@@ -69,7 +69,7 @@ impl Report {
         line("members", format!("{}, durability {}", self.members, self.durability.name()));
         let skipped = match self.loaded.skipped {
             0 => String::new(),
-            count => format!(", {count} larger than 8 MiB left out"),
+            count => format!(", {count} of 7 MiB and more left out"),
         };
         let Loaded { files, time, .. } = self.loaded;
         line(
