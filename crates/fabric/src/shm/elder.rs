@@ -12,7 +12,9 @@ use std::path::Path;
 use base::MemberId;
 use pmem::Mapping;
 
-use super::layout::{BOARD_LEN, HEADER_LEN, HOLDS, Header, PEER, PEERS_MAX, VERSION, slot_at};
+use super::layout::{
+    BOARD_LEN, HEADER_LEN, HEADER_PAGE_LEN, HOLDS, Header, PEER, PEERS_MAX, slot_at,
+};
 use super::process::{OwnerError, Process};
 
 /// Boards looked at; more than the members that one host has.
@@ -55,18 +57,22 @@ impl Elder {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         };
-        if file.metadata()?.len() < BOARD_LEN {
-            return Ok(None);
-        }
+        // A board of another version has another length; its header says whose it is all the same.
+        let len = match file.metadata()?.len() {
+            BOARD_LEN.. => BOARD_LEN,
+            HEADER_PAGE_LEN.. => HEADER_PAGE_LEN,
+            _ => return Ok(None),
+        };
         let name = path.display().to_string();
-        let map = Mapping::open_peer_fd(file.into(), &name, 0..BOARD_LEN);
+        let map = Mapping::open_peer_fd(file.into(), &name, 0..len);
         let map = map.map_err(io::Error::other)?;
         let mut bytes = [0; HEADER_LEN];
         map.copy_out(0, &mut bytes);
         let Ok(header) = Header::decode_any_version(&bytes) else { return Ok(None) };
         match Process::of(&header) {
             Ok(process) => {
-                let board = Header::decode(&bytes).is_ok().then_some(map);
+                let is_readable = len == BOARD_LEN && Header::decode(&bytes).is_ok();
+                let board = is_readable.then_some(map);
                 Ok(Some(Self { board, process }))
             }
             // One of another namespace cannot have opened our board: it was refused there, too.
@@ -90,4 +96,46 @@ impl Elder {
     }
 }
 
-const _: () = assert!(VERSION == 1, "a new version keeps the header, or elders are not seen");
+#[cfg(test)]
+mod tests {
+    use super::super::board::random;
+    use super::super::layout::VERSION;
+    use super::super::process::Origin;
+    use super::*;
+
+    /// The header of a board of this very process.
+    fn header() -> [u8; HEADER_LEN] {
+        let origin = Origin::here().unwrap();
+        Header {
+            member: MemberId(2),
+            instance: 7,
+            incarnation: 1,
+            pid: origin.pid,
+            start_time: origin.start_time,
+            pid_namespace: origin.pid_namespace,
+            boot: origin.boot,
+        }
+        .encode()
+    }
+
+    /// Goal: a process that runs another version of this program, whose boards have another length,
+    /// is waited for until it ends. Method: boards of a living process, of each length, found by a
+    /// member that comes back.
+    #[test]
+    fn a_writer_of_another_version_is_waited_for_whatever_its_boards_length() {
+        let dir = std::env::temp_dir().join(format!("elders-{:016x}", random().unwrap()));
+        std::fs::create_dir(&dir).unwrap();
+        let mut bytes = header();
+        bytes[8..16].copy_from_slice(&(VERSION - 1).to_le_bytes());
+        let sum = xxhash_rust::xxh3::xxh3_64(&bytes[..80]);
+        bytes[80..].copy_from_slice(&sum.to_le_bytes());
+        for (len, found) in [(HEADER_PAGE_LEN - 1, 0), (HEADER_PAGE_LEN, 1), (2 * BOARD_LEN, 1)] {
+            let path = dir.join("2.board");
+            std::fs::write(&path, bytes).unwrap();
+            File::options().write(true).open(&path).unwrap().set_len(len).unwrap();
+            let elders = Elder::find(&dir, MemberId(1), 9).unwrap();
+            assert_eq!(elders.len(), found, "a board of {len} bytes");
+        }
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}

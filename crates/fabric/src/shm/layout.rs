@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! 0        header (one page)      owner, once; +128 alive, closed; +192 doorbell; +256 generation
-//! 4 KiB    regions                owner: 8 records of 512 bytes
-//! 8 KiB    registrations          owner: 1024 records of 64 bytes
-//! 72 KiB   knocks (one page)      peers: 64 words, a member that wants a queue pair
-//! 76 KiB   slots                  32, one per peer: a page of words, then its ring
+//! 4 KiB    regions                owner: 72 records of 512 bytes
+//! 40 KiB   registrations          owner: 4096 records of 64 bytes
+//! 296 KiB  knocks (one page)      peers: 64 words, a member that wants a queue pair
+//! 300 KiB  slots                  32, one per peer: a page of words, then its ring
 //!
 //! slot   +0   owner: peer mine theirs revoked acked holds     +64  owner: head
 //!        +128 peer: tail                                    +192 peer: rang
@@ -24,7 +24,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 /// `b"RMNTBRD\0"`: the first word of every board.
 const MAGIC: u64 = u64::from_le_bytes(*b"RMNTBRD\0");
 /// Boards live no longer than their owner's process, so only equal versions talk to each other.
-pub(crate) const VERSION: u64 = 1;
+pub(crate) const VERSION: u64 = 2;
 
 /// Encoded bytes of a [`Header`].
 pub(crate) const HEADER_LEN: usize = 88;
@@ -39,8 +39,9 @@ pub(crate) const ASLEEP_AT: u64 = 200;
 /// Changes with every registration.
 pub(crate) const GENERATION_AT: u64 = 256;
 
-/// Regions of one instance: log, control page, client rings, and room.
-pub(crate) const REGIONS_MAX: usize = 8;
+/// Regions of one instance: the logs of 64 groups, control and landing memory, client rings, and
+/// room.
+pub(crate) const REGIONS_MAX: usize = 72;
 /// Encoded bytes of a [`RegionRecord`].
 pub(crate) const REGION_LEN: usize = 512;
 const REGIONS_AT: u64 = 4096;
@@ -48,18 +49,22 @@ const PATH_AT: usize = 64;
 /// Bytes of a region file's path.
 pub(crate) const PATH_MAX: usize = 448;
 
-/// Registrations of one instance at a time: hundreds of groups with a few segments each.
-pub(crate) const REGISTRATIONS_MAX: usize = 1024;
+/// Registrations of one instance at a time. A segment that a leader was granted stays registered
+/// until it is trimmed or another grant is made, so that a group may need one for every slot of its
+/// pool: this is 64 groups with 62 each, besides their logs.
+pub(crate) const REGISTRATIONS_MAX: usize = 1 << PLACE_BITS;
+/// Bits of a key that name its place in the table.
+pub(crate) const PLACE_BITS: u32 = 12;
 const REGISTRATION_STRIDE: u64 = 64;
-const REGISTRATIONS_AT: u64 = 8192;
+const REGISTRATIONS_AT: u64 = 40 * 1024;
 
 /// Places for knocks; two members that share one repeat themselves until both are heard.
 pub(crate) const KNOCKS_MAX: u64 = 64;
-const KNOCKS_AT: u64 = 72 * 1024;
+const KNOCKS_AT: u64 = 296 * 1024;
 
 /// Peers of one instance at a time: twice the members that a group can have.
 pub(crate) const PEERS_MAX: usize = 32;
-const SLOTS_AT: u64 = 76 * 1024;
+const SLOTS_AT: u64 = 300 * 1024;
 const SLOT_STRIDE: u64 = 260 * 1024;
 /// Owner: the member that the slot is for.
 pub(crate) const PEER: u64 = 0;
@@ -88,8 +93,13 @@ pub(crate) const MESSAGE_MAX: u32 = 48 * 1024;
 /// Bytes in front of every message.
 pub(crate) const FRAME_HEADER_LEN: u64 = 32;
 /// Bytes of a board.
-pub(crate) const BOARD_LEN: u64 = 8396 * 1024;
+pub(crate) const BOARD_LEN: u64 = 8620 * 1024;
+/// Bytes in front of everything that versions differ in: every board of any version has them.
+pub(crate) const HEADER_PAGE_LEN: u64 = REGIONS_AT;
 
+const _: () = assert!(region_at(REGIONS_MAX) == REGISTRATIONS_AT);
+const _: () = assert!(registration_at(REGISTRATIONS_MAX) == KNOCKS_AT);
+const _: () = assert!(knock_place(KNOCKS_MAX) <= SLOTS_AT);
 const _: () = assert!(SLOTS_AT + 32 * SLOT_STRIDE == BOARD_LEN);
 const _: () = assert!(PEERS_MAX == 32);
 const _: () = assert!(BOARD_LEN.is_multiple_of(4096));
@@ -328,8 +338,8 @@ impl Registration {
 
 /// The table place that a key names.
 pub(crate) const fn place_of_key(key: u64) -> usize {
-    // Ten bits: below `REGISTRATIONS_MAX`.
-    (key & 0x3ff) as usize
+    // Twelve bits: below `REGISTRATIONS_MAX`.
+    (key & 0xfff) as usize
 }
 
 /// What a frame carries.
@@ -451,7 +461,8 @@ mod tests {
             path: b"/data/log".to_vec(),
         };
         assert_eq!(RegionRecord::decode(&record.encode()), Ok(record));
-        let registration = Registration { region: 7, writer: 5, offset: 4096, len: 64 };
+        let registration =
+            Registration { region: REGIONS_MAX - 1, writer: 5, offset: 4096, len: 64 };
         assert_eq!(Registration::decode(registration.encode()), Ok(registration));
         let frame = FrameHeader::of(b"vote", FrameKind::Message, 8, 9);
         assert_eq!(FrameHeader::decode(&frame.encode()), Ok(frame));

@@ -196,6 +196,11 @@ impl Link {
         }
     }
 
+    /// The peer has knocked: it is there now, whatever was found a moment ago.
+    pub(crate) const fn heard(&mut self) {
+        self.refused = None;
+    }
+
     /// Whether a chain may be posted on `qp`.
     pub(crate) fn takes(&self, qp: Qp) -> bool {
         self.state == State::Connected && self.mine == qp.0 && qp.0 != 0 && !self.is_failing
@@ -292,7 +297,7 @@ impl Link {
             return self.give_up_if_unasked(around.own);
         }
         if self.theirs != number {
-            self.adopt(around.own, number);
+            self.adopt(around, number);
         }
         if adopted == self.mine {
             self.agree(around);
@@ -329,7 +334,8 @@ impl Link {
         }
     }
 
-    fn adopt(&mut self, own: &OwnBoard, number: u64) {
+    fn adopt(&mut self, around: &Around<'_>, number: u64) {
+        let own = around.own;
         let Some(instance) = &self.instance else { return };
         let Some(slot) = instance.slot else { return };
         self.producer = Some(Producer::reset(&instance.board.map, slot, self.mine));
@@ -339,7 +345,8 @@ impl Link {
         self.theirs = number;
         self.own_pair = Self::pair(self.mine, number);
         own.map.store(slot_at(self.slot, THEIRS), number);
-        self.ring_bell();
+        // It may have looked for our board just before there was one.
+        instance.board.knock(around.member, &mut self.ringer);
     }
 
     fn agree(&mut self, around: &Around<'_>) {

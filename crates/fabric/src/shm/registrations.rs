@@ -10,7 +10,9 @@
 
 use pmem::Mapping;
 
-use super::layout::{GENERATION_AT, REGISTRATIONS_MAX, Registration, registration_at};
+use super::layout::{
+    GENERATION_AT, PLACE_BITS, REGISTRATIONS_MAX, Registration, place_of_key, registration_at,
+};
 use crate::Key;
 
 /// Who may write a registration: the queue pair that it is bound to.
@@ -43,7 +45,7 @@ pub(crate) struct Revoking {
 /// The table, as its owner keeps it.
 #[derive(Debug)]
 pub(crate) struct Registrations {
-    /// The upper 22 bits of every key: keys of another instance do not fit.
+    /// The upper 20 bits of every key: keys of another instance do not fit.
     salt: u64,
     /// Keys given out.
     count: u32,
@@ -56,7 +58,7 @@ impl Registrations {
     /// None yet.
     pub(crate) fn new(instance: u64) -> Self {
         Self {
-            salt: instance & !((1 << 42) - 1),
+            salt: instance & !((1 << (32 + PLACE_BITS)) - 1),
             count: 0,
             entries: vec![None; REGISTRATIONS_MAX],
             revoking: Vec::with_capacity(REGISTRATIONS_MAX),
@@ -72,7 +74,7 @@ impl Registrations {
     ) -> Option<Key> {
         let place = self.entries.iter().position(Option::is_none)?;
         self.count = self.count.checked_add(1)?;
-        let key = self.salt | (u64::from(self.count) << 10) | place as u64;
+        let key = self.salt | (u64::from(self.count) << PLACE_BITS) | place as u64;
         let at = registration_at(place);
         for (word, at) in registration.encode().into_iter().zip((at + 8..).step_by(8)) {
             board.store(at, word);
@@ -86,7 +88,7 @@ impl Registrations {
     /// Takes a registration out of force; its writer, if it was in force. The caller tells the
     /// writer and then [`Self::wait_for`].
     pub(crate) fn revoke(&mut self, board: &Mapping, key: Key) -> Option<Option<Writer>> {
-        let place = super::layout::place_of_key(key.0);
+        let place = place_of_key(key.0);
         let entry = self.entries[place].filter(|entry| entry.key == key.0)?;
         if board.load(registration_at(place)) != key.0 {
             return None;
@@ -110,7 +112,7 @@ impl Registrations {
     pub(crate) fn next_released(&mut self, is_released: impl Fn(&Revoking) -> bool) -> Option<Key> {
         let index = self.revoking.iter().position(is_released)?;
         let revoking = self.revoking.swap_remove(index);
-        self.entries[super::layout::place_of_key(revoking.key.0)] = None;
+        self.entries[place_of_key(revoking.key.0)] = None;
         Some(revoking.key)
     }
 
@@ -143,7 +145,7 @@ mod tests {
         assert_eq!(table.next_released(|_| true), Some(first));
         let second = table.add(&board, &RANGE, None).unwrap();
         assert_ne!(first, second);
-        assert_eq!(first.0 & 0x3ff, second.0 & 0x3ff, "the same place");
+        assert_eq!(place_of_key(first.0), place_of_key(second.0), "the same place");
     }
 
     #[test]

@@ -29,11 +29,18 @@ struct Shared {
     has_failed: AtomicBool,
 }
 
-#[derive(Debug, Default)]
+/// Files to be synced, by the number of their region.
+type Marked = [Option<Arc<File>>; REGIONS_MAX];
+
+const fn nothing() -> Marked {
+    [const { None }; REGIONS_MAX]
+}
+
+#[derive(Debug)]
 struct Work {
     requested: u64,
     /// Files with stores that no sync has begun after.
-    marked: [Option<Arc<File>>; REGIONS_MAX],
+    marked: Marked,
     must_stop: bool,
 }
 
@@ -42,7 +49,7 @@ struct Work {
 pub(crate) struct Syncer {
     shared: Arc<Shared>,
     /// Files stored to since the last `submit`.
-    marked: [Option<Arc<File>>; REGIONS_MAX],
+    marked: Marked,
     submitted: u64,
     /// Tickets up to this one were of queue pairs that are gone: nobody counts on them.
     abandoned: u64,
@@ -55,7 +62,7 @@ impl Syncer {
     /// When there is no thread.
     pub(crate) fn start(doorbell: Doorbell, sync: SyncFile) -> io::Result<Self> {
         let shared = Arc::new(Shared {
-            work: Mutex::default(),
+            work: Mutex::new(Work { requested: 0, marked: nothing(), must_stop: false }),
             wake: Condvar::new(),
             done: AtomicU64::new(0),
             has_failed: AtomicBool::new(false),
@@ -64,7 +71,7 @@ impl Syncer {
         std::thread::Builder::new()
             .name("shm-sync".to_owned())
             .spawn(move || run(&theirs, &doorbell, sync))?;
-        Ok(Self { shared, marked: Default::default(), submitted: 0, abandoned: 0 })
+        Ok(Self { shared, marked: nothing(), submitted: 0, abandoned: 0 })
     }
 
     /// Notes that `file`, region `region`, was stored to.
@@ -95,7 +102,7 @@ impl Syncer {
     /// The queue pair is gone, and with it everything that waited: the next one's reads do not
     /// depend on its stores, whose fate the member itself will report.
     pub(crate) fn abandon(&mut self) {
-        self.marked = Default::default();
+        self.marked = nothing();
         self.abandoned = self.submitted;
     }
 
@@ -134,14 +141,14 @@ fn run(shared: &Shared, doorbell: &Doorbell, sync: SyncFile) {
 }
 
 /// All that waits, once something does; `None` when it is over.
-fn next_work(shared: &Shared) -> Option<(u64, [Option<Arc<File>>; REGIONS_MAX])> {
+fn next_work(shared: &Shared) -> Option<(u64, Marked)> {
     let mut work = lock(&shared.work);
     loop {
         if work.must_stop {
             return None;
         }
         if work.requested > shared.done.load(Ordering::Acquire) {
-            return Some((work.requested, std::mem::take(&mut work.marked)));
+            return Some((work.requested, std::mem::replace(&mut work.marked, nothing())));
         }
         work = shared.wake.wait(work).unwrap_or_else(PoisonError::into_inner);
     }

@@ -98,6 +98,46 @@ fn connect(a: &mut Shm, b: &mut Shm) -> (Qp, Qp) {
     (at_a, at_b)
 }
 
+/// Goal: nobody has to wait for the other's timer when a peer appears that was looked for in vain.
+/// Method: an instance takes a step only when its doorbell was rung since the last one.
+#[test]
+fn a_peer_that_appears_connects_with_one_that_sleeps() {
+    let place = Place::new();
+    let mut first = place.shm(1, Durability::Process);
+    first.connect(MemberId(2));
+    assert_eq!(first.next_event(&mut Vec::new()), None);
+    assert!(first.why_not_connected(MemberId(2)).is_some(), "it is not there");
+    let mut second = place.shm(2, Durability::Process);
+    second.connect(MemberId(1));
+    let (mut pair, mut seen) = ([first, second], [0, 1]);
+    let (mut connections, mut bytes) = (0, Vec::new());
+    for turn in 0..100 {
+        let (shm, seen) = (&mut pair[turn % 2], &mut seen[turn % 2]);
+        let number = shm.own.doorbell.number();
+        if number == std::mem::replace(seen, number) {
+            continue;
+        }
+        while let Some(event) = shm.next_event(&mut bytes) {
+            connections += u32::from(connected(event).is_some());
+        }
+    }
+    assert_eq!(connections, 2, "each was told");
+}
+
+#[test]
+fn an_instance_attaches_the_regions_of_sixty_four_groups_and_no_end_of_them() {
+    let place = Place::new();
+    let mut shm = place.shm(1, Durability::Process);
+    let path = place.0.join("1.region");
+    for count in 1..super::layout::REGIONS_MAX {
+        let region = shm.attach(&path, Durability::Process).unwrap();
+        assert_eq!(region, RegionId(u32::try_from(count).unwrap()));
+    }
+    const { assert!(super::layout::REGIONS_MAX >= 64 + 4) };
+    let one_more = shm.attach(&path, Durability::Process);
+    assert!(matches!(one_more, Err(ShmError::TooManyRegions)));
+}
+
 fn keys(b: &mut Shm, qp: Qp) -> (Key, Key) {
     let log = b.register(RegionId(0), 0..8192, Access::Write(qp)).unwrap();
     let page = b.register(RegionId(0), 8192..REGION_LEN, Access::Read).unwrap();

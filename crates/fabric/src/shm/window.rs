@@ -75,7 +75,8 @@ pub(crate) struct Windows {
 impl Windows {
     /// None yet, into the regions that `board` names.
     pub(crate) fn new(board: Arc<Mapping>) -> Self {
-        Self { board, windows: Vec::with_capacity(WINDOWS_MAX), regions: Default::default() }
+        let regions = [const { None }; REGIONS_MAX];
+        Self { board, windows: Vec::with_capacity(WINDOWS_MAX), regions }
     }
 
     /// The window of `key`, if `pair` has the right to do `want` with `len` bytes at `offset`.
@@ -146,7 +147,8 @@ impl Windows {
             self.close_revoked();
         }
         if self.windows.len() == WINDOWS_MAX {
-            self.windows.swap_remove(0);
+            // The oldest; not one that was opened just now, for a chain that is under way.
+            self.windows.remove(0);
         }
         let region = self.region(registration.region)?;
         let end = registration.offset + registration.len;
@@ -234,7 +236,7 @@ mod tests {
             let key = random.next();
             let at = registration_at(place_of_key(key));
             board.store(at, key);
-            board.store(at + 8, random.below(10));
+            board.store(at + 8, random.below(REGIONS_MAX as u64 + 2));
             board.store(at + 16, random.below(3));
             board.store(at + 24, random.next() >> random.below(64));
             board.store(at + 32, random.next() >> random.below(64));
