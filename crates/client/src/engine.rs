@@ -17,6 +17,9 @@
 //! - What is acknowledged to the members are sequences whose calls have finished.
 //! - A write is called refused only if every attempt is known not to have been taken.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -485,10 +488,17 @@ impl<N: Network> Engine<N> {
         let Some(call) = self.calls.get(&id) else { return };
         let is_open = call.maybe_taken || !call.attempts.is_empty();
         let changes = matches!(call.work, Work::Write(_) | Work::Transfer(_));
-        let why = format!("no answer in time: {}", call.trouble);
+        let why = format!("no answer in time: {}", self.trouble_of(call));
         let error =
             if is_open && changes { CallError::Unknown(why) } else { CallError::Refused(why) };
         self.finish(id, Err(error), now);
+    }
+
+    /// What keeps a call from its answer; of a write that waits for a session, what keeps that.
+    fn trouble_of<'a>(&'a self, call: &'a Call) -> &'a str {
+        let waits = matches!(call.work, Work::Write(_)) && call.session == 0;
+        let opening = self.calls.values().find(|other| waits && other.work == Work::Session);
+        &opening.unwrap_or(call).trouble
     }
 
     /// Gives a write its session and sequence. Whether it has them.
