@@ -5,7 +5,7 @@
 //! ````text
 //! <!-- command: main -->
 //! ```sh
-//! cargo xtask sim --schedules 200
+//! cargo run --release -p remanent -- demo
 //! ```
 //! ````
 
@@ -89,7 +89,7 @@ cargo test \\
     #[test]
     fn the_readme_holds_both_commands() {
         let page = include_str!("../../README.md");
-        assert!(command(page, "main").unwrap().starts_with("cargo xtask sim"));
+        assert!(command(page, "main").unwrap().ends_with("-- demo"));
         assert_eq!(command(page, "test").unwrap(), "cargo xtask test");
     }
 }

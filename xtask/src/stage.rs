@@ -146,8 +146,7 @@ fn build(runner: &Runner) -> Result<()> {
     ]))?;
     runner.run(Command::new(workspace::cargo()).args([
         "build",
-        "--workspace",
-        "--exclude=xtask",
+        "--package=sim",
         "--profile=sim",
         "--locked",
     ]))

@@ -24,6 +24,8 @@ use crate::node::{Parts, Running, open};
 
 /// How long the members may take to find a leader.
 const ELECT_MAX: Duration = Duration::from_secs(30);
+/// What a planted fault wastes.
+const PLANTED_DELAY: Duration = Duration::from_micros(5);
 
 /// What is measured.
 #[derive(Clone, Debug)]
@@ -40,6 +42,8 @@ pub(crate) struct Commit {
     pub(crate) count: u64,
     /// Time at most.
     pub(crate) time_max: Duration,
+    /// Whether the leader wastes time before each commit.
+    pub(crate) plant_delay: bool,
 }
 
 /// What was found.
@@ -166,6 +170,11 @@ fn lead(cluster: &Cluster, commit: &Commit) -> Result<Found> {
     while latencies.len() < commit.count && began.elapsed() < commit.time_max {
         let request = Request::Write { act: Act::Plain, command: command.clone() };
         let start = Instant::now();
+        if commit.plant_delay {
+            while start.elapsed() < PLANTED_DELAY {
+                std::hint::spin_loop();
+            }
+        }
         shard.request(group, Token(0), request);
         while answers.is_empty() {
             // The turn's time is that of its start: one look at the clock for both.

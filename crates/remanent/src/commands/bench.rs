@@ -54,6 +54,9 @@ struct Settings {
     /// As JSON.
     #[arg(long)]
     json: bool,
+    /// Wastes some microseconds before each commit, to show that a checker sees it.
+    #[arg(long, hide = true)]
+    plant_delay: bool,
 }
 
 impl Settings {
@@ -88,6 +91,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
                 mode: settings.durability,
                 count: settings.count,
                 time_max: settings.time,
+                plant_delay: settings.plant_delay,
             })?;
             let raw = raw::measure(&settings.raw(found.entry_bytes))?;
             let ratio = ratio(&found.latencies, &raw);

@@ -3,14 +3,15 @@
 //! Every check runs the real command. With `--plant` it runs the same command with one fault
 //! planted, and must then miss its bound: a check that cannot fail says nothing.
 
-use std::process::{Command, ExitCode};
-use std::time::{Duration, Instant};
+mod agree;
+mod processes;
+mod protocol;
+
+use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::process::{Runner, is_result, number};
-use crate::simulator::{self, Build};
-use crate::workspace;
+use crate::process::Runner;
 
 /// What `accept` measures.
 #[derive(Debug, clap::Args)]
@@ -29,28 +30,30 @@ pub(crate) struct Arguments {
     write: bool,
 }
 
-/// New seeds that `sim-seeds` runs.
-const SEEDS: u64 = 200;
-
-/// States that the search must visit to count as one.
-const SEARCH_STATES_MIN: u64 = 1_000_000;
-
-/// Time that the search may take, compilation aside.
-const SEARCH_TIME_MAX: Duration = Duration::from_secs(300);
-
-/// Rounds of the litmus test of the read-back: a missing fence showed itself in some ten thousand
-/// of eight million rounds, so ten million leave no doubt.
-const LITMUS_ROUNDS: u64 = 10_000_000;
-
-/// The fault for `--plant`: a leader that counts its own copy before it is durable. The shortest way
-/// to lose a committed entry: five steps.
-const PLANTED_MUTANT: &str = "own_copy_before_persist";
-
+/// A named bound, and how its value is measured.
 #[derive(Debug)]
 struct Check {
     name: &'static str,
     bound: &'static str,
-    measure: fn(&Runner, bool) -> Result<Measured>,
+    how: How,
+}
+
+/// How a check is measured.
+#[derive(Debug)]
+enum How {
+    /// By a function, which is told whether to plant its fault.
+    Function(fn(&Runner, bool) -> Result<Measured>),
+    /// By a case of `testkit` with these arguments: it knows its bound and has `--plant`.
+    Case(&'static [&'static str]),
+}
+
+impl Check {
+    fn measure(&self, runner: &Runner, plant: bool) -> Result<Measured> {
+        match self.how {
+            How::Function(measure) => measure(runner, plant),
+            How::Case(arguments) => processes::case(runner, arguments, plant),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -81,28 +84,13 @@ impl Row {
     }
 }
 
-const AGREE: [Check; 4] = [
-    Check { name: "sim-seeds", bound: "200 new seeds, 0 violations", measure: measure_sim_seeds },
-    Check { name: "mutants", bound: "every planted fault caught", measure: measure_mutants },
-    Check {
-        name: "search",
-        bound: "more than 1,000,000 states, finished, 0 violations, at most 300 s",
-        measure: measure_search,
-    },
-    Check {
-        name: "litmus",
-        bound: "10,000,000 rounds, 0 forbidden outcomes",
-        measure: measure_litmus,
-    },
-];
-
 /// Measures the set, prints the table; fails if a bound is missed.
 pub(crate) fn run(runner: &Runner, arguments: &Arguments) -> Result<ExitCode> {
     let checks = chosen(&arguments.name, arguments.only.as_deref())?;
     let mut rows = Vec::new();
     for check in checks {
         println!("\n== {}: {}", check.name, check.bound);
-        let row = match (check.measure)(runner, arguments.plant) {
+        let row = match check.measure(runner, arguments.plant) {
             Ok(measured) => Row::of(check, measured),
             Err(error) => {
                 eprintln!("error: check `{}` could not be measured: {error:#}", check.name);
@@ -126,8 +114,8 @@ pub(crate) fn run(runner: &Runner, arguments: &Arguments) -> Result<ExitCode> {
 fn chosen(name: &str, only: Option<&str>) -> Result<Vec<&'static Check>> {
     ensure!(name == "agree", "there is no acceptance set `{name}`; there is: agree");
     let checks: Vec<_> =
-        AGREE.iter().filter(|check| only.is_none_or(|only| only == check.name)).collect();
-    let known: Vec<_> = AGREE.iter().map(|check| check.name).collect();
+        agree::CHECKS.iter().filter(|check| only.is_none_or(|only| only == check.name)).collect();
+    let known: Vec<_> = agree::CHECKS.iter().map(|check| check.name).collect();
     ensure!(!checks.is_empty(), "`{name}` has no such check; it has: {}", known.join(", "));
     Ok(checks)
 }
@@ -162,84 +150,16 @@ fn write_page(name: &str, table: &str) -> Result<()> {
     Ok(())
 }
 
-fn measure_sim_seeds(runner: &Runner, plant: bool) -> Result<Measured> {
-    let seeds = SEEDS.to_string();
-    let ordinary = ["--schedules", seeds.as_str()];
-    let planted = ["--schedules", seeds.as_str(), "--mutant", PLANTED_MUTANT];
-    let finished = if plant {
-        simulator::measure(runner, Build::Mutants, &planted)?
-    } else {
-        simulator::measure(runner, Build::Ordinary, &ordinary)?
-    };
-    let result = finished.result()?;
-    let (schedules, violations) = (number(&result, "schedules")?, number(&result, "violations")?);
-    Ok(Measured {
-        value: format!("{schedules} seeds, {violations} violations"),
-        holds: schedules >= SEEDS && violations == 0 && finished.status.success(),
-    })
-}
-
-/// Planted: the ordinary build, in which no fault is there to be caught.
-fn measure_mutants(runner: &Runner, plant: bool) -> Result<Measured> {
-    let build = if plant { Build::Ordinary } else { Build::Mutants };
-    let finished = simulator::measure(runner, build, &["mutants"])?;
-    let result = finished.result()?;
-    let (planted, caught) = (number(&result, "mutants")?, number(&result, "caught")?);
-    Ok(Measured {
-        value: format!("{caught} of {planted} caught"),
-        holds: planted > 0 && caught == planted && finished.status.success(),
-    })
-}
-
-fn measure_search(runner: &Runner, plant: bool) -> Result<Measured> {
-    let build = if plant { Build::Mutants } else { Build::Ordinary };
-    let arguments: &[&str] =
-        if plant { &["search", "--mutant", PLANTED_MUTANT] } else { &["search"] };
-    simulator::compile(runner, build)?;
-    let start = Instant::now();
-    let finished = simulator::measure(runner, build, arguments)?;
-    let taken = start.elapsed();
-    let result = finished.result()?;
-    let (states, violations) = (number(&result, "states")?, number(&result, "violations")?);
-    let ended = result.get("finished").is_some_and(|value| value == "true");
-    let how = if ended { "finished" } else { "not finished" };
-    Ok(Measured {
-        value: format!("{states} states, {how}, {violations} violations, {} s", taken.as_secs()),
-        holds: states > SEARCH_STATES_MIN
-            && ended
-            && violations == 0
-            && taken <= SEARCH_TIME_MAX
-            && finished.status.success(),
-    })
-}
-
-/// Planted: the read-back without its fence between the store and the load.
-fn measure_litmus(runner: &Runner, plant: bool) -> Result<Measured> {
-    let mut command = Command::new(workspace::cargo());
-    command.args(["run", "--release", "--quiet", "--package", "fabric", "--example", "litmus"]);
-    command.args(["--", "--rounds", &LITMUS_ROUNDS.to_string()]);
-    if plant {
-        command.arg("--no-fence");
-    }
-    let finished = runner.run_keeping(&mut command, is_result)?;
-    let result = finished.result()?;
-    let (rounds, forbidden) = (number(&result, "rounds")?, number(&result, "forbidden")?);
-    Ok(Measured {
-        value: format!("{rounds} rounds, {forbidden} forbidden"),
-        holds: rounds >= LITMUS_ROUNDS && forbidden == 0 && finished.status.success(),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn row(check: usize, value: &str, holds: bool) -> Row {
-        Row::of(&AGREE[check], Measured { value: value.to_owned(), holds })
+        Row::of(&agree::CHECKS[check], Measured { value: value.to_owned(), holds })
     }
 
     fn not_measured() -> Row {
-        Row { check: &AGREE[3], value: "-".to_owned(), verdict: Verdict::NotMeasured }
+        Row { check: &agree::CHECKS[3], value: "-".to_owned(), verdict: Verdict::NotMeasured }
     }
 
     #[test]
@@ -263,7 +183,7 @@ mod tests {
     fn an_unknown_set_or_check_is_refused_with_the_known_names() {
         assert!(chosen("nothing", None).unwrap_err().to_string().contains("there is: agree"));
         let error = chosen("agree", Some("nothing")).unwrap_err();
-        assert!(error.to_string().contains("sim-seeds, mutants, search, litmus"));
+        assert!(error.to_string().contains("sim-seeds, mutants, search, litmus, demo"));
     }
 
     #[test]
