@@ -51,6 +51,9 @@ pub(crate) struct Flags {
     /// Makes this member lose a key, to show that a checker sees it.
     #[arg(long, value_name = "KEY", hide = true)]
     pub(crate) plant_loss: Option<String>,
+    /// Makes this member call durable what it never synced, to show that a power cut is seen.
+    #[arg(long, hide = true)]
+    pub(crate) plant_no_sync: bool,
 }
 
 impl Flags {
@@ -88,6 +91,7 @@ impl Flags {
             may_kill_writers: may_kill_writers.unwrap_or_default(),
             cpu: self.cpu.or(file.cpu),
             plant_loss: self.plant_loss.clone().map(String::into_bytes),
+            plant_no_sync: self.plant_no_sync,
         })
     }
 }

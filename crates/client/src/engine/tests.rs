@@ -331,3 +331,19 @@ fn bad_is_bad_at_once() {
     bench.answer(&asked, AnswerKind::Bad("too long"));
     assert_eq!(bench.engine.take(id), Some(Err(CallError::Bad("too long".to_owned()))));
 }
+
+/// A write needs a session first. When no member can be reached to open one, the caller is told
+/// that, and not that a write which was never sent found no answer.
+#[test]
+fn a_write_without_a_session_says_what_keeps_the_session() {
+    let mut bench = Bench::new();
+    for member in 1..=3 {
+        bench.world.borrow_mut().members.entry(member).or_default().is_down = true;
+    }
+    let id = bench.write();
+    for _ in 0..300 {
+        bench.pass(50);
+    }
+    let Some(Err(CallError::Refused(why))) = bench.engine.take(id) else { panic!("it is refused") };
+    assert!(why.contains("does not run"), "{why}");
+}

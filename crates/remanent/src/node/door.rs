@@ -27,6 +27,9 @@ const UNDER_WAY_MAX: u32 = 1_024;
 const ASKS_PER_TURN: u32 = 64;
 /// Bytes of answers that may wait for one client.
 const UNSENT_BYTES_MAX: usize = 64 << 20;
+/// Buffers that are kept for the next command, and the capacity of the largest.
+const SPARE_MAX: usize = 1_024;
+const SPARE_BYTES_MAX: usize = 4 << 10;
 
 /// What a client wants of the member rather than of the group's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +101,8 @@ pub(crate) struct Door {
     free: Vec<u32>,
     ask: Vec<u8>,
     head: Vec<u8>,
+    /// Buffers of answers that left, for commands that come.
+    spare: Vec<Vec<u8>>,
     is_stopping: bool,
     pub(crate) counts: Counts,
     /// From taking a write to having its answer.
@@ -116,6 +121,7 @@ impl Door {
             free: Vec::new(),
             ask: Vec::new(),
             head: Vec::new(),
+            spare: Vec::new(),
             is_stopping: false,
             counts: Counts::default(),
             writes: Latencies::new()?,
@@ -218,7 +224,7 @@ impl Door {
                 self.counts.writes += 1;
                 match act(session, sequence, acknowledged_through) {
                     Some(act) => {
-                        let command = command.to_vec();
+                        let command = self.copied(command);
                         request(ask.group, token, Request::Write { act, command });
                     }
                     None => self.say(token, &AnswerKind::Bad("a sequence without a session")),
@@ -226,7 +232,8 @@ impl Door {
             }
             AskKind::Read { query } => {
                 self.counts.reads += 1;
-                request(ask.group, token, Request::Read { query: query.to_vec() });
+                let query = self.copied(query);
+                request(ask.group, token, Request::Read { query });
             }
             AskKind::Status => {
                 errands.push(Errand { token, group: ask.group, what: Wanted::Status });
@@ -277,8 +284,22 @@ impl Door {
                 self.measure(answered.token, now);
             }
             self.say(answered.token, &what);
+            if let Answer::Done(buffer) = answered.answer
+                && buffer.capacity() <= SPARE_BYTES_MAX
+                && self.spare.len() < SPARE_MAX
+            {
+                self.spare.push(buffer);
+            }
         }
         worked
+    }
+
+    /// A copy in a buffer that was used before, if there is one.
+    fn copied(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let mut buffer = self.spare.pop().unwrap_or_default();
+        buffer.clear();
+        buffer.extend_from_slice(bytes);
+        buffer
     }
 
     fn measure(&mut self, token: Token, now: Instant) {

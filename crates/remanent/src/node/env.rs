@@ -14,7 +14,7 @@ use consensus::session::{Limits, SessionTable};
 use fabric::shm::stream::{Porter, PorterConfig};
 use fabric::shm::{Config as ShmConfig, Shm, Waker};
 use logfmt::{Identity, Superblock};
-use pmem::{MappedRegion, Mapping};
+use pmem::{MapError, MappedRegion, Mapping, RegionError};
 use replica::machine::StateMachine;
 use replica::{CONTROL_BYTES, Env, Opening, Resources, Shard, landing_len};
 
@@ -49,6 +49,8 @@ pub(crate) struct Running {
     pub(crate) cpu: Option<usize>,
     /// A key that this member is to lose: a planted fault.
     pub(crate) plant_loss: Option<Vec<u8>>,
+    /// Whether no file is ever synced: a planted fault.
+    pub(crate) plant_no_sync: bool,
 }
 
 impl Default for Running {
@@ -61,6 +63,7 @@ impl Default for Running {
             may_kill_writers: false,
             cpu: None,
             plant_loss: None,
+            plant_no_sync: false,
         }
     }
 }
@@ -95,6 +98,9 @@ pub(crate) fn open<M: StateMachine>(
         may_kill_writers: running.may_kill_writers,
     })
     .with_context(|| format!("member {id} of {}", cluster.dir().display()))?;
+    if running.plant_no_sync {
+        shm.replace_sync_for_faults(|_| Ok(()));
+    }
     let waker = shm.waker();
 
     let region = open_region(&paths, running)?;
@@ -102,10 +108,9 @@ pub(crate) fn open<M: StateMachine>(
         .with_context(|| format!("{}: the superblock cannot be used", paths.region.display()))?;
     check_superblock(&superblock, cluster, &paths)?;
     let mode = superblock.mode;
-    let (region, mapping) = (region.1, paths.region.clone());
-    let wake = waker.clone();
-    let region = MappedRegion::new(region, mode, move || wake.wake())
-        .with_context(|| format!("{}: cannot be run in mode {}", mapping.display(), mode.name()))?;
+    let region = promise(region.1, mode, running, &waker).with_context(|| {
+        format!("{}: cannot be run in mode {}", paths.region.display(), mode.name())
+    })?;
 
     let control = open_control(&paths)?;
     let landing = make_landing(&landing_path(run_dir, id), landing_len(superblock.segment_len))?;
@@ -129,7 +134,7 @@ pub(crate) fn open<M: StateMachine>(
     let params =
         Params { suspicion_timeout: running.suspicion_timeout, ..cluster.params(superblock.mode) };
     let wake = waker.clone();
-    let reaches_medium = mode == Durability::Sync;
+    let reaches_medium = mode == Durability::Sync && !running.plant_no_sync;
     let files = DirectoryFiles::open(&paths.state, reaches_medium, move || wake.wake())
         .with_context(|| format!("{}: cannot open the state files", paths.state.display()))?;
     let opening = Opening {
@@ -163,6 +168,19 @@ fn open_region(paths: &MemberPaths, running: &Running) -> Result<(MappedRegion, 
     let mapping = Arc::new(mapping);
     // Any mode will do for reading the superblock, which says which it is.
     Ok((MappedRegion::new(Arc::clone(&mapping), Durability::Volatile, || ())?, mapping))
+}
+
+/// The region in the mode that its superblock says.
+fn promise(
+    mapping: Arc<Mapping>,
+    mode: Durability,
+    running: &Running,
+    waker: &Waker,
+) -> Result<MappedRegion, MapError> {
+    let sync: fn(&Mapping) -> Result<(), RegionError> =
+        if running.plant_no_sync { |_| Ok(()) } else { Mapping::sync };
+    let wake = waker.clone();
+    MappedRegion::with_sync(mapping, mode, sync, move || wake.wake())
 }
 
 fn check_superblock(superblock: &Superblock, cluster: &Cluster, paths: &MemberPaths) -> Result<()> {

@@ -31,6 +31,10 @@ use replica::{FileError, StateFiles};
 
 /// Bytes that may wait for the writer.
 const QUEUED_BYTES_MAX: u64 = 4 << 20;
+/// Bytes of a file that may wait in the page cache for the disk. More would be written in one burst,
+/// and while the kernel works off such a burst it holds up whoever stores into a mapped log on the
+/// same disk, this member's loop among them.
+const UNWRITTEN_BYTES_MAX: u64 = 16 << 20;
 const SUFFIX: &str = ".state";
 
 enum Job {
@@ -85,8 +89,13 @@ impl DirectoryFiles {
         }
         let shared = Arc::new(Shared::default());
         let (jobs, queue) = channel();
-        let writer =
-            Writer { dir: dir.to_owned(), reaches_medium, shared: Arc::clone(&shared), open: None };
+        let writer = Writer {
+            dir: dir.to_owned(),
+            reaches_medium,
+            shared: Arc::clone(&shared),
+            open: None,
+            unwritten_bytes: 0,
+        };
         let writer = std::thread::Builder::new()
             .name("state-files".to_owned())
             .spawn(move || writer.run(&queue, &wake))?;
@@ -219,6 +228,8 @@ struct Writer {
     shared: Arc<Shared>,
     /// The file being written.
     open: Option<(u64, File)>,
+    /// Bytes appended since the page cache was written out last.
+    unwritten_bytes: u64,
 }
 
 impl Writer {
@@ -262,15 +273,21 @@ impl Writer {
     }
 
     fn append(&mut self, id: u64, bytes: &[u8]) -> io::Result<()> {
-        match &mut self.open {
-            Some((of, file)) if *of == id => file.write_all(bytes),
-            Some(_) | None => {
-                let mut file = OpenOptions::new().append(true).open(path_of(&self.dir, id))?;
-                file.write_all(bytes)?;
-                self.open = Some((id, file));
-                Ok(())
+        let file = match &mut self.open {
+            Some((of, file)) if *of == id => file,
+            open => {
+                let file = OpenOptions::new().append(true).open(path_of(&self.dir, id))?;
+                &mut open.insert((id, file)).1
             }
+        };
+        file.write_all(bytes)?;
+        self.unwritten_bytes += bytes.len() as u64;
+        if self.unwritten_bytes >= UNWRITTEN_BYTES_MAX {
+            // Should this fail, the file is spoiled and no ticket covers it.
+            self.unwritten_bytes = 0;
+            file.sync_data()?;
         }
+        Ok(())
     }
 
     fn sync(&mut self, id: u64, ticket: Ticket) {
