@@ -19,6 +19,8 @@ use crate::{Batch, CallError, Options};
 
 /// Calls that may wait for the thread; one more is refused.
 const QUEUED_MAX: usize = 4_096;
+/// Calls that the thread carries on at one time; others wait in the queue.
+const UNDER_WAY_MAX: usize = 1_024;
 /// The longest sleep while something is under way: new calls do not ring the thread.
 const SLEEP_MAX: Duration = Duration::from_micros(500);
 
@@ -54,9 +56,13 @@ impl Future for Pending {
 }
 
 fn complete(slot: &Shared, result: Result<Reply, CallError>) {
-    let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
-    slot.result = Some(result);
-    if let Some(waker) = slot.waker.take() {
+    let waker = {
+        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        slot.result = Some(result);
+        slot.waker.take()
+    };
+    // Not under the lock: an executor may poll the future within this call.
+    if let Some(waker) = waker {
         waker.wake();
     }
 }
@@ -70,7 +76,10 @@ struct Driver {
 impl Drop for Driver {
     fn drop(&mut self) {
         drop(self.asks.take());
-        if let Some(thread) = self.thread.take() {
+        // A waker may own the last handle, and is called by that very thread.
+        let is_other =
+            |thread: &JoinHandle<()>| thread.thread().id() != std::thread::current().id();
+        if let Some(thread) = self.thread.take().filter(is_other) {
             let ended = thread.join();
             assert!(ended.is_ok() || std::thread::panicking(), "the client's thread panicked");
         }
@@ -211,7 +220,9 @@ fn drive(mut engine: HostEngine, asked: &Receiver<Asked>, spin: Duration) {
             slots.insert(engine.begin(work, now(clock)), slot);
         }
         let mut worked = false;
-        while let Ok(Asked { work, slot }) = asked.try_recv() {
+        while slots.len() < UNDER_WAY_MAX
+            && let Ok(Asked { work, slot }) = asked.try_recv()
+        {
             slots.insert(engine.begin(work, now(clock)), slot);
             worked = true;
         }

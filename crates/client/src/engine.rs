@@ -24,6 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use base::{GroupId, Instant, MemberId};
+use fabric::shm::stream::MESSAGE_MAX;
 use proto::door::{Answer, AnswerKind, Ask, AskKind, NotExecuted};
 
 use crate::CallError;
@@ -38,6 +39,8 @@ const BACK_OFF_MAX: Duration = Duration::from_millis(50);
 const CONNECT_MAX: Duration = Duration::from_millis(100);
 /// Opens a session.
 const OPEN: u64 = 1;
+/// At least what stands before a command or query in a message.
+const HEAD_LEN: u64 = 64;
 
 /// A connection to a member, as the engine sees it.
 pub trait Wire {
@@ -150,6 +153,11 @@ pub struct Engine<N: Network> {
     /// Sequences above it that have finished.
     ended: BTreeSet<u64>,
     last_write: Instant,
+    /// Members that took nothing when something was last sent, since when.
+    stuck: BTreeMap<MemberId, Instant>,
+    /// Members that were silent or took nothing for too long, until when nobody's word sends us
+    /// there.
+    silent: BTreeMap<MemberId, Instant>,
     bytes: Vec<u8>,
     head: Vec<u8>,
 }
@@ -185,6 +193,8 @@ impl<N: Network> Engine<N> {
             acknowledged_through: 0,
             ended: BTreeSet::new(),
             last_write: Instant(0),
+            stuck: BTreeMap::new(),
+            silent: BTreeMap::new(),
             bytes: Vec::new(),
             head: Vec::new(),
         })
@@ -197,8 +207,17 @@ impl<N: Network> Engine<N> {
         if is_write && !others && now.since(self.last_write) > SESSION_IDLE_MAX {
             self.forget_session();
         }
+        let len = match &work {
+            Work::Write(bytes) | Work::Read(bytes) => bytes.len() as u64,
+            Work::Status(_) | Work::Transfer(_) | Work::Session => 0,
+        };
         let deadline = now + self.deadline;
-        self.add(work, deadline, now)
+        let id = self.add(work, deadline, now);
+        if len + HEAD_LEN > MESSAGE_MAX {
+            let why = format!("{len} bytes are more than a message can have");
+            self.finish(id, Err(CallError::Bad(why)), now);
+        }
+        id
     }
 
     /// How long calls that begin from now on may take.
@@ -304,16 +323,31 @@ impl<N: Network> Engine<N> {
     /// A connection ended: what was under way on it may have been taken.
     fn on_ended(&mut self, at: usize, now: Instant) {
         let (member, _) = self.wires.remove(at);
-        for call in self.calls.values_mut() {
+        self.pass_over(member);
+        let mut hit = Vec::new();
+        for (id, call) in &mut self.calls {
+            let asks = &mut self.asks;
             let before = call.attempts.len();
-            call.attempts.retain(|attempt| attempt.member != member);
+            call.attempts.retain(|attempt| {
+                let stays = attempt.member != member;
+                if !stays {
+                    asks.remove(&attempt.id);
+                }
+                stays
+            });
             if call.attempts.len() < before {
                 call.maybe_taken = true;
-                call.trouble = format!("the connection to member {member} ended");
-                call.send_at = now;
+                hit.push(*id);
             }
         }
-        self.asks.retain(|_, id| self.calls.contains_key(id));
+        for id in hit {
+            self.retry(id, format!("the connection to member {member} ended"), now);
+        }
+    }
+
+    /// Asks others than `member` for a while.
+    fn avoid(&mut self, member: MemberId, now: Instant) {
+        self.silent.insert(member, now + self.patience);
         self.pass_over(member);
     }
 
@@ -326,6 +360,7 @@ impl<N: Network> Engine<N> {
     }
 
     fn on_answer(&mut self, member: MemberId, answer: &Answer<'_>, now: Instant) {
+        self.silent.remove(&member);
         let Some(id) = self.asks.remove(&answer.id) else { return };
         let Some(call) = self.calls.get_mut(&id) else { return };
         call.attempts.retain(|attempt| attempt.id != answer.id);
@@ -344,7 +379,7 @@ impl<N: Network> Engine<N> {
             }
             AnswerKind::Noted => self.finish(id, Ok(Reply::Noted), now),
             AnswerKind::Status(text) => self.finish(id, Ok(Reply::Status(text.to_owned())), now),
-            AnswerKind::Bad(why) => self.finish(id, Err(CallError::Bad(why.to_owned())), now),
+            AnswerKind::Bad(why) => self.on_bad(id, why, now),
             AnswerKind::NotExecuted(why) => self.on_not_executed(id, why, now),
             AnswerKind::Unknown => {
                 call.maybe_taken = true;
@@ -353,7 +388,7 @@ impl<N: Network> Engine<N> {
             AnswerKind::Overloaded => {
                 self.retry(id, format!("member {member} is overloaded"), now);
             }
-            AnswerKind::NotLeader(Some(leader)) if self.members.contains(&leader) => {
+            AnswerKind::NotLeader(Some(leader)) if self.may_lead(leader, now) => {
                 if self.target == member {
                     self.target = leader;
                 }
@@ -364,6 +399,33 @@ impl<N: Network> Engine<N> {
                 self.retry(id, format!("member {member} does not lead"), now);
             }
         }
+    }
+
+    /// Whether to believe that `leader` leads: it is one of ours and was not silent just now.
+    fn may_lead(&self, leader: MemberId, now: Instant) -> bool {
+        let is_silent = self.silent.get(&leader).is_some_and(|&until| now < until);
+        self.members.contains(&leader) && !is_silent
+    }
+
+    /// Senseless as it is; unless another attempt may have been executed.
+    fn on_bad(&mut self, id: CallId, why: &str, now: Instant) {
+        let Some(call) = self.calls.get(&id) else { return };
+        let is_open = call.maybe_taken || !call.attempts.is_empty();
+        let is_session = call.work == Work::Session;
+        let error = if is_open && !is_session {
+            CallError::Unknown(format!("an earlier attempt is open, a later one was bad: {why}"))
+        } else {
+            CallError::Bad(why.to_owned())
+        };
+        if is_session {
+            // What waits for it would wait in vain.
+            let waits = |call: &Call| matches!(call.work, Work::Write(_)) && call.session == 0;
+            let waiting = self.calls.iter().filter(|(_, call)| waits(call)).map(|(&id, _)| id);
+            for id in waiting.collect::<Vec<_>>() {
+                self.finish(id, Err(error.clone()), now);
+            }
+        }
+        self.finish(id, Err(error), now);
     }
 
     fn on_not_executed(&mut self, id: CallId, why: NotExecuted, now: Instant) {
@@ -425,7 +487,7 @@ impl<N: Network> Engine<N> {
         }
         match call.work {
             Work::Session => {
-                if result.is_err() {
+                if self.session == Session::Opening {
                     self.session = Session::None;
                 }
                 return;
@@ -476,7 +538,7 @@ impl<N: Network> Engine<N> {
             call.maybe_taken = true;
             call.trouble = format!("member {member} does not answer");
             call.send_at = now;
-            self.pass_over(member);
+            self.avoid(member, now);
         }
         let Some(call) = self.calls.get(&id) else { return };
         if call.send_at <= now {
@@ -556,8 +618,13 @@ impl<N: Network> Engine<N> {
         let Some((_, wire)) = wire else { return };
         if !wire.send(&[&self.head, body]) {
             // No room, or at its end: the next look at the wire tells which.
+            let since = *self.stuck.entry(member).or_insert(now);
+            if now >= since + self.patience {
+                self.avoid(member, now);
+            }
             return self.retry(id, format!("member {member} takes nothing now"), now);
         }
+        self.stuck.remove(&member);
         self.last_ask = ask;
         self.asks.insert(ask, id);
         if let Some(call) = self.calls.get_mut(&id) {

@@ -24,6 +24,7 @@ struct Member {
     answers: VecDeque<Vec<u8>>,
     has_ended: bool,
     is_down: bool,
+    is_full: bool,
 }
 
 #[derive(Debug, Default)]
@@ -66,6 +67,9 @@ impl Wire for ScriptedWire {
             AskKind::Read { .. } | AskKind::Status | AskKind::Transfer { .. } => (0, 0, 0, true),
         };
         let member = self.member;
+        if self.world.borrow_mut().members.entry(member).or_default().is_full {
+            return false;
+        }
         let asked = Asked { member, id: ask.id, session, sequence, acknowledged, is_read };
         self.world.borrow_mut().asked.push(asked);
         true
@@ -346,4 +350,57 @@ fn a_write_without_a_session_says_what_keeps_the_session() {
     }
     let Some(Err(CallError::Refused(why))) = bench.engine.take(id) else { panic!("it is refused") };
     assert!(why.contains("does not run"), "{why}");
+}
+
+/// A stopped leader's ring is full, and the followers do not know yet: their word must not send the
+/// client back to it again and again.
+#[test]
+fn a_member_that_takes_nothing_is_passed_over_whatever_others_say() {
+    let mut bench = Bench::with_session();
+    bench.world.borrow_mut().members.entry(1).or_default().is_full = true;
+    let id = bench.write();
+    let mut asked = 0;
+    for _ in 0..100 {
+        bench.pass(50);
+        let last = bench.last();
+        if last.member != 1 && bench.count() > asked {
+            asked = bench.count();
+            let word = if asked < 6 { Some(MemberId(1)) } else { Some(MemberId(3)) };
+            if last.member == 3 && asked >= 6 {
+                bench.answer(&last, AnswerKind::Done(b"at last"));
+                break;
+            }
+            bench.answer(&last, AnswerKind::NotLeader(word));
+        }
+    }
+    assert_eq!(bench.engine.take(id), Some(Ok(Reply::Bytes(b"at last".to_vec()))));
+}
+
+#[test]
+fn bad_is_no_word_about_an_earlier_attempt() {
+    let mut bench = Bench::with_session();
+    let id = bench.write();
+    bench.end(bench.last().member);
+    let second = bench.last();
+    bench.answer(&second, AnswerKind::Bad("too long for this member"));
+    let ended = bench.engine.take(id).expect("it has ended");
+    assert!(matches!(ended, Err(CallError::Unknown(_))), "{ended:?}");
+}
+
+#[test]
+fn a_session_that_cannot_be_opened_ends_what_waits_for_it() {
+    let mut bench = Bench::new();
+    let id = bench.write();
+    let open = bench.last();
+    bench.answer(&open, AnswerKind::Bad("no sessions here"));
+    assert_eq!(bench.engine.take(id), Some(Err(CallError::Bad("no sessions here".to_owned()))));
+    assert!(bench.engine.is_idle());
+}
+
+#[test]
+fn what_no_message_can_hold_is_bad_at_once() {
+    let mut bench = Bench::with_session();
+    let bytes = vec![0; usize::try_from(MESSAGE_MAX).expect("memory is larger")];
+    let id = bench.engine.begin(Work::Write(bytes), bench.now);
+    assert!(matches!(bench.engine.take(id), Some(Err(CallError::Bad(_)))));
 }
