@@ -361,7 +361,13 @@ impl Core {
         self.connections.push((peer, connection));
         match &self.role {
             Role::Follower => {}
-            Role::Candidate(_) => self.ask_votes(io),
+            // Only this one: a second request to a peer whose answer is on its way would make it
+            // fence again, and its first grant would be void before it is used.
+            Role::Candidate(candidate) => {
+                if let Some(vote) = candidate.asks(peer) {
+                    io.send(peer, connection, vote);
+                }
+            }
             Role::Leader(_) => self.on_peer_connected(peer, connection, io),
         }
     }

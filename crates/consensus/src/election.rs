@@ -188,6 +188,13 @@ impl Candidate {
         self.ask_at.min(self.gives_up)
     }
 
+    /// The request for the vote of `peer`, unless it has voted.
+    pub(crate) fn asks(&self, peer: MemberId) -> Option<Message> {
+        let has_voted = self.replies.iter().any(|reply| reply.id == peer);
+        let (term, nonce, transfer) = (self.term, self.nonce, self.transfer);
+        (!has_voted).then_some(Message::Vote { term, nonce, transfer })
+    }
+
     /// The members that have voted, besides the candidate itself.
     pub fn voters(&self) -> impl Iterator<Item = MemberId> + '_ {
         self.replies.iter().map(|reply| reply.id)
@@ -348,10 +355,9 @@ impl Core {
     pub(crate) fn ask_votes<L: LogView>(&mut self, io: &mut Io<'_, L>) {
         let Role::Candidate(candidate) = &mut self.role else { return };
         candidate.ask_at = io.now + self.params.sample_interval();
-        let (term, nonce, transfer) = (candidate.term, candidate.nonce, candidate.transfer);
         for &(peer, connection) in &self.connections {
-            if !candidate.replies.iter().any(|reply| reply.id == peer) {
-                io.send(peer, connection, Message::Vote { term, nonce, transfer });
+            if let Some(vote) = candidate.asks(peer) {
+                io.send(peer, connection, vote);
             }
         }
     }

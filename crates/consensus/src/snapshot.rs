@@ -1,7 +1,7 @@
 //! Checkpoints, what they let go of, and how a member that is too far behind gets one.
 
 use base::{GrantWord, Index, MemberId, check, mutant};
-use logfmt::Checkpoint;
+use logfmt::{Checkpoint, SegmentRecord};
 
 use crate::{
     core::{Core, Io, Role},
@@ -54,18 +54,29 @@ impl Core {
     }
 
     /// Takes a checkpoint when the pool, the superblock or the list of terms fills up.
+    ///
+    /// Segments that the checkpoint in force covers are as good as free, but for the pool they stay
+    /// where they are until it is short. While a member is being given that checkpoint they are held
+    /// back, and the next one would not free them either: it has to cover one more, or checkpoints
+    /// would follow each other without end.
     pub(crate) fn maybe_checkpoint<L: LogView>(&mut self, io: &mut Io<'_, L>) {
         let stored = &self.stored.current;
-        let is_tight = self.slots.free() < FREE_SLOTS_MIN
-            || stored.segments.len() * 2 > self.slots.count()
-            || stored.segments.len() * 4 > RECORDS_MAX * 3
+        let at = stored.checkpoint.at.index;
+        let last_of = |record: &SegmentRecord| {
+            record.seal.map(|seal| seal.last).or_else(|| io.log.completed(record.slot))
+        };
+        let lasts = || stored.segments.iter().filter_map(last_of);
+        let needed = stored.segments.len() - lasts().filter(|&last| last <= at).count();
+        let is_short = self.slots.free() < FREE_SLOTS_MIN;
+        let is_filling = needed * 2 > self.slots.count()
+            || needed * 4 > RECORDS_MAX * 3
             || io.log.boundaries().len() > BOUNDARIES_MAX;
-        let has_more = self.applied > stored.checkpoint.at.index;
-        let frees_one = stored.segments.first().is_some_and(|record| {
-            let last = record.seal.map(|seal| seal.last).or_else(|| io.log.completed(record.slot));
-            last.is_some_and(|last| last <= self.applied)
-        });
-        let is_due = is_tight && has_more && frees_one;
+        let frees_one = at < self.applied
+            && stored.segments.first().and_then(last_of).is_some_and(|last| last <= self.applied);
+        let covers_one_more = lasts().any(|last| at < last && last <= self.applied);
+        let is_held_back = self.offered_files().next().is_some();
+        let is_due = (is_short && frees_one && !is_held_back)
+            || ((is_short || is_filling) && covers_one_more);
         if is_due && !self.is_checkpointing && self.install.is_none() && self.naming.is_none() {
             self.is_checkpointing = true;
             io.out.push(Effect::TakeCheckpoint);

@@ -73,21 +73,27 @@ impl<E: Env> Group<E> {
                 self.machine.advance(index, time);
                 None
             }
-            Kind::Command => Some(self.apply_command(index, payload, last_time)),
+            Kind::Command => Some(self.apply_command(index, payload, last_time, shared)),
         };
         if let (Some(token), Some(answer)) = (token, answer) {
             shared.answer(self.id, token, answer);
         }
     }
 
-    fn apply_command(&mut self, index: Index, payload: &[u8], last_time: LogTime) -> Answer {
+    fn apply_command(
+        &mut self,
+        index: Index,
+        payload: &[u8],
+        last_time: LogTime,
+        shared: &mut Shared<E>,
+    ) -> Answer {
         let Ok((mut envelope, command)) = Envelope::decode(payload) else {
             self.machine.advance(index, last_time);
             return Answer::Bad("the entry has no envelope");
         };
         envelope.time = envelope.time.max(last_time);
         let answer = match self.sessions.admit(index, &envelope) {
-            Verdict::Execute => return self.execute(index, &envelope, command),
+            Verdict::Execute => return self.execute(index, &envelope, command, shared),
             Verdict::Duplicate(reply) => Answer::Duplicate(reply),
             // Replies are recorded entry by entry, so that nothing is ever half collected.
             Verdict::ApplyFirst => Answer::Unknown,
@@ -99,7 +105,13 @@ impl<E: Env> Group<E> {
         answer
     }
 
-    fn execute(&mut self, index: Index, envelope: &Envelope, command: &[u8]) -> Answer {
+    fn execute(
+        &mut self,
+        index: Index,
+        envelope: &Envelope,
+        command: &[u8],
+        shared: &mut Shared<E>,
+    ) -> Answer {
         let committed = Committed { index, time: envelope.time, command };
         let replies = &mut self.applying.replies;
         replies.clear();
@@ -108,7 +120,9 @@ impl<E: Env> Group<E> {
         if let Act::Call { session, sequence, .. } = envelope.act {
             self.sessions.record(session, sequence, reply);
         }
-        Answer::Done(reply.to_vec())
+        let mut buffer = shared.buffer();
+        buffer.extend_from_slice(reply);
+        Answer::Done(buffer)
     }
 
     /// The token of the own proposal at `index`, if it is one.
@@ -128,7 +142,7 @@ impl<E: Env> Group<E> {
     pub(crate) fn answer_reads(&mut self, shared: &mut Shared<E>) {
         while self.reads_ready.front().is_some_and(|(index, _)| *index <= self.applied()) {
             if let Some((_, read)) = self.reads_ready.pop_front() {
-                let mut reply = Vec::new();
+                let mut reply = shared.buffer();
                 self.machine.read(&read.query, &mut reply);
                 shared.answer(self.id, read.token, Answer::Done(reply));
             }

@@ -8,7 +8,7 @@
 use base::{Index, Nonce};
 use consensus::{Chain, Event, Run};
 use fabric::{Caps, Fabric, Key, Piece, PostError, Qp, Remote, Request, WorkRequest};
-use logfmt::place::{BLOCK, HEADER_LEN, place};
+use logfmt::place::{BLOCK, FIRST_OFFSET, HEADER_LEN, place};
 
 use crate::{
     env::Env,
@@ -34,6 +34,11 @@ struct Framed {
     local: u64,
     len: u32,
     remote: u64,
+}
+
+/// Whether a chain puts the first entry into a segment.
+fn begins_segment(chain: &Chain) -> bool {
+    chain.runs.iter().flatten().any(|run| run.offset == FIRST_OFFSET)
 }
 
 impl<E: Env> Group<E> {
@@ -69,6 +74,11 @@ impl<E: Env> Group<E> {
             return Err(PostError::Full);
         }
         let posted = self.try_chain(chain, qp, shared);
+        if posted.is_ok() && begins_segment(chain) {
+            // It grants segments ahead of the one being filled. Everything else in its memory can
+            // wait until it looks there by itself.
+            shared.fabric.ring(qp);
+        }
         if posted.is_ok()
             && let Some(link) = shared.link(chain.peer, chain.connection)
         {

@@ -1,7 +1,7 @@
 //! Checkpoints: the state at one applied index goes to a file while applying goes on.
 
 use base::{Configuration, Index, Instant};
-use consensus::{Event, session::SessionTable};
+use consensus::Event;
 use logfmt::{Checkpoint, Position, StateFile};
 use pmem::Ticket;
 
@@ -9,9 +9,9 @@ use crate::{
     door::Notice,
     env::{Env, StateFiles},
     group::Group,
-    machine::{ChunkEnd, Installer, StateMachine, View as _},
+    machine::{ChunkEnd, StateMachine, View as _},
     shared::Shared,
-    state_file::{FileDigest, Reader, StateFileError, head},
+    state_file::{FileDigest, head},
     view::RegionBytes,
 };
 
@@ -31,15 +31,18 @@ pub(crate) struct Writing<E: Env> {
     ticket: Option<Ticket>,
 }
 
+impl<E: Env> Writing<E> {
+    pub(crate) const fn file(&self) -> u64 {
+        self.id
+    }
+}
+
 /// Old state files that a member may still be fetching.
 #[derive(Debug, Default)]
 pub(crate) struct Serving {
     /// Number and last request.
     pub(crate) files: Vec<(u64, Instant)>,
 }
-
-/// What a state file holds.
-pub(crate) type Loaded<M> = (M, SessionTable);
 
 impl<E: Env> Group<E> {
     pub(crate) fn next_file_id(&self) -> u64 {
@@ -139,7 +142,12 @@ impl<E: Env> Group<E> {
     }
 
     /// Starts from a checkpoint that the superblock now names.
-    pub(crate) fn install(&mut self, checkpoint: &Checkpoint, shared: &mut Shared<E>) {
+    pub(crate) fn install(
+        &mut self,
+        checkpoint: &Checkpoint,
+        shared: &mut Shared<E>,
+        now: Instant,
+    ) {
         // What was open is of a grant that ends here.
         self.log.seal();
         self.log.install(checkpoint);
@@ -149,19 +157,18 @@ impl<E: Env> Group<E> {
         if let Some(writing) = self.writing.take() {
             self.files.remove(writing.id);
         }
-        match load(&self.files, &checkpoint.state, &self.machine) {
-            Ok((machine, sessions)) => {
-                self.machine = machine;
-                self.sessions = sessions;
-                self.commit = self.commit.max(checkpoint.at.index);
-                shared.notices.push((self.id, Notice::Installed(checkpoint.at.index)));
-            }
-            Err(error) => {
-                let why = Notice::Damaged(error.to_string());
-                shared.notices.push((self.id, why));
-                self.later.push_back(Event::StorageFailed);
-            }
-        }
+        let received = self.received.take();
+        let Some((_, (machine, sessions))) =
+            received.filter(|&(file, _)| file == checkpoint.state.id)
+        else {
+            let why = format!("state file {} was named but not received", checkpoint.state.id);
+            return self.fail(why, shared, now);
+        };
+        self.machine = machine;
+        self.sessions = sessions;
+        self.commit = self.commit.max(checkpoint.at.index);
+        shared.notices.push((self.id, Notice::Installed(checkpoint.at.index)));
+        self.sweep(now);
     }
 
     /// Removes state files that the superblock does not name and nobody fetches.
@@ -183,25 +190,4 @@ impl<E: Env> Group<E> {
             }
         }
     }
-}
-
-/// The machine and the sessions that a state file holds. The session limits come with the table.
-pub(crate) fn load<M: StateMachine, F: StateFiles>(
-    files: &F,
-    state: &StateFile,
-    empty: &M,
-) -> Result<Loaded<M>, StateFileError> {
-    let malformed = |what: String| StateFileError::Malformed { id: state.id, what };
-    let mut installer = empty.installer();
-    let mut reader = Reader::new(files, state.id, state.length);
-    let (_, encoded) = reader.head()?;
-    while let Some(chunk) = reader.chunk()? {
-        installer.chunk(&chunk).map_err(|error| malformed(error.to_string()))?;
-    }
-    if reader.digest() != state.digest {
-        return Err(StateFileError::Digest { id: state.id });
-    }
-    let table = SessionTable::decode(&encoded).map_err(|error| malformed(error.to_string()))?;
-    let machine = installer.finish().map_err(|error| malformed(error.to_string()))?;
-    Ok((machine, table))
 }

@@ -20,6 +20,7 @@ use crate::{
     machine::StateMachine,
     receive::Receiving,
     shared::Shared,
+    state_file::Loaded,
     view::{RegionBytes, View},
 };
 
@@ -104,7 +105,9 @@ pub(crate) struct Group<E: Env> {
     /// The state file that the durable superblock names.
     pub(crate) named_file: u64,
     pub(crate) fetching: Option<Fetching>,
-    pub(crate) receiving: Option<Receiving>,
+    pub(crate) receiving: Option<Receiving<E::Machine>>,
+    /// A received state that the superblock is about to name, with its file's number.
+    pub(crate) received: Option<(u64, Loaded<E::Machine>)>,
     /// The highest index any walk has seen, for `Observed`.
     seen_tail: Index,
     seen_believed: Index,
@@ -171,6 +174,7 @@ impl<E: Env> Group<E> {
             named_file,
             fetching: None,
             receiving: None,
+            received: None,
             seen_tail: applied,
             seen_believed: applied,
             is_opening: false,
@@ -224,7 +228,9 @@ impl<E: Env> Group<E> {
             }
             Effect::Trim(slot) => self.log.trim(slot),
             Effect::Revoke(slot) => self.revoke(slot, shared),
-            Effect::Append { term, commit, what, .. } => self.append(term, commit, what, now),
+            Effect::Append { term, commit, what, .. } => {
+                self.append((term, commit), what, shared, now);
+            }
             Effect::Chain(chain) => self.post_or_queue(chain, shared),
             Effect::ForgetChains { peer } => shared.forget_chains_to(peer, self.line),
             Effect::ReadControl { peer, connection } => {
@@ -251,11 +257,12 @@ impl<E: Env> Group<E> {
                 self.log.checkpoint_moved(&checkpoint);
                 self.named_file = checkpoint.state.id;
                 shared.notices.push((self.id, Notice::Checkpoint(checkpoint.at.index)));
+                self.sweep(now);
             }
             Effect::FetchState { peer, connection, word, checkpoint } => {
                 self.begin_receive((peer, connection), word, *checkpoint, shared, now);
             }
-            Effect::InstallState(checkpoint) => self.install(&checkpoint, shared),
+            Effect::InstallState(checkpoint) => self.install(&checkpoint, shared, now),
         }
     }
 
@@ -330,7 +337,13 @@ impl<E: Env> Group<E> {
         !self.unquiesced.is_empty()
     }
 
-    fn append(&mut self, term: base::Term, commit: Index, what: Append, now: Instant) {
+    fn append(
+        &mut self,
+        (term, commit): (base::Term, Index),
+        what: Append,
+        shared: &mut Shared<E>,
+        now: Instant,
+    ) {
         let before = self.log.tail().index;
         match what {
             Append::NoOp => {
@@ -341,7 +354,7 @@ impl<E: Env> Group<E> {
                 logfmt::encode_configuration(&configuration, &mut payload);
                 self.append_one(logfmt::Kind::Configuration, term, commit, &[&payload]);
             }
-            Append::Commands(count) => self.append_commands(count, (term, commit), now),
+            Append::Commands(count) => self.append_commands(count, (term, commit), shared, now),
         }
         let tail = self.log.tail().index;
         if tail > before {
@@ -364,7 +377,13 @@ impl<E: Env> Group<E> {
         }
     }
 
-    fn append_commands(&mut self, count: u32, (term, commit): (base::Term, Index), now: Instant) {
+    fn append_commands(
+        &mut self,
+        count: u32,
+        (term, commit): (base::Term, Index),
+        shared: &mut Shared<E>,
+        now: Instant,
+    ) {
         for _ in 0..count {
             let Some(proposal) = self.proposals.front() else { return };
             let Some(clock) = &mut self.clock else { return };
@@ -380,7 +399,9 @@ impl<E: Env> Group<E> {
                 Ok(placed) => {
                     self.in_log.push_back((placed.position.index, proposal.token));
                     self.proposal_bytes -= proposal.command.len();
-                    self.proposals.pop_front();
+                    if let Some(proposal) = self.proposals.pop_front() {
+                        shared.recycle(proposal.command);
+                    }
                 }
                 Err(_) => return,
             }
@@ -633,7 +654,12 @@ impl<E: Env> Group<E> {
         self.core.params().sample_interval()
     }
 
+    /// Lets state files go that nobody needs. None before the superblock that this process started
+    /// from is durable: a power cut could bring back the one before, which may name another file.
     pub(crate) fn sweep(&mut self, now: Instant) {
+        if self.is_opening {
+            return;
+        }
         let keep_for = self.core.params().suspicion_timeout * 4;
         self.sweep_files(now, keep_for);
     }

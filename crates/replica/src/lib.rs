@@ -27,6 +27,7 @@ mod env;
 mod fetch;
 mod greeting;
 mod group;
+mod limits;
 pub mod machine;
 mod receive;
 mod shard;
@@ -37,6 +38,7 @@ mod view;
 
 pub use door::{Answer, Answered, Notice, Request, Token};
 pub use env::{Env, FileError, Resources, StateFiles};
-pub use shard::{CONTROL_BYTES, FETCH_BYTES_MIN, JoinError, Shard, Turn, landing_len};
+pub use limits::{CONTROL_BYTES, FETCH_BYTES_MIN, landing_len};
+pub use shard::{JoinError, Shard, Turn};
 pub use start::{Founding, OpenError, Opening, found, read_superblock};
 pub use state_file::{FileDigest as StateDigest, StateFileError};

@@ -77,6 +77,7 @@ pub struct Shard<E: Env> {
     control_key: Key,
     connect_at: Instant,
     bytes: Vec<u8>,
+    completions: Vec<Completion>,
 }
 
 impl<E: Env> std::fmt::Debug for Shard<E> {
@@ -112,23 +113,17 @@ impl<E: Env> Shard<E> {
             require(what, u64::from(found), u64::from(expected))?;
         }
         let control_key = fabric.register(control_id, 0..lines, Access::Read)?;
-        let shared = Shared {
-            member,
-            fabric,
-            control,
-            landing,
-            landing_id,
-            fetch_at,
-            fetch_owner: None,
-            fetches: 0,
-            links: Vec::new(),
-            dropped: Vec::new(),
-            answers: Vec::new(),
-            notices: Vec::new(),
-            bytes: Vec::new(),
-        };
+        let shared = Shared::new(member, fabric, (control, landing, landing_id));
         let connect_at = Instant(0);
-        Ok(Self { shared, groups: Vec::new(), control_key, connect_at, bytes: Vec::new() })
+        let blank = Completion { qp: fabric::Qp(0), id: 0, status: Status::Flushed, word: 0 };
+        Ok(Self {
+            shared,
+            groups: Vec::new(),
+            control_key,
+            connect_at,
+            bytes: Vec::new(),
+            completions: vec![blank; COMPLETIONS_AT_ONCE],
+        })
     }
 
     /// Opens a member and takes it into the shard. `region_id` names its region to the fabric.
@@ -383,19 +378,20 @@ impl<E: Env> Shard<E> {
     }
 
     fn take_completions(&mut self, now: Instant) -> bool {
-        let blank = Completion { qp: fabric::Qp(0), id: 0, status: Status::Flushed, word: 0 };
         let mut worked = false;
+        // Kept between turns: filling it anew would cost more than taking one completion.
+        let mut completions = std::mem::take(&mut self.completions);
         for _ in 0..COMPLETION_ROUNDS {
-            let mut completions = [blank; COMPLETIONS_AT_ONCE];
             let count = self.shared.fabric.poll(&mut completions);
             for completion in &completions[..count] {
                 self.on_completion(completion, now);
             }
             worked |= count > 0;
-            if count < COMPLETIONS_AT_ONCE {
+            if count < completions.len() {
                 break;
             }
         }
+        self.completions = completions;
         worked
     }
 

@@ -113,9 +113,51 @@ pub(crate) struct Shared<E: Env> {
     pub(crate) answers: Vec<Answered>,
     pub(crate) notices: Vec<(GroupId, Notice)>,
     pub(crate) bytes: Vec<u8>,
+    /// Empty buffers of commands that went into the log, for replies.
+    spare: Vec<Vec<u8>>,
 }
 
+/// Buffers that are kept, and the capacity of the largest: an everyday command or reply.
+const SPARE_MAX: usize = 1_024;
+const SPARE_BYTES_MAX: usize = 4 << 10;
+
 impl<E: Env> Shared<E> {
+    pub(crate) fn new(
+        member: MemberId,
+        fabric: E::Fabric,
+        (control, landing, landing_id): (E::Region, E::Region, RegionId),
+    ) -> Self {
+        Self {
+            member,
+            fabric,
+            control,
+            landing,
+            landing_id,
+            fetch_at: crate::limits::CONTROL_BYTES * PEERS_MAX,
+            fetch_owner: None,
+            fetches: 0,
+            links: Vec::new(),
+            dropped: Vec::new(),
+            answers: Vec::new(),
+            notices: Vec::new(),
+            bytes: Vec::new(),
+            spare: Vec::new(),
+        }
+    }
+
+    /// An empty buffer, a used one if there is one.
+    pub(crate) fn buffer(&mut self) -> Vec<u8> {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    /// Keeps a buffer that is no longer needed.
+    pub(crate) fn recycle(&mut self, mut buffer: Vec<u8>) {
+        if self.spare.len() < SPARE_MAX && buffer.capacity() <= SPARE_BYTES_MAX {
+            buffer.clear();
+            self.spare.push(buffer);
+        }
+    }
+
     /// Where a group's control line lies in the control memory.
     #[expect(clippy::unused_self, reason = "a place in this shard's memory")]
     pub(crate) fn line_at(&self, line: u32) -> u64 {

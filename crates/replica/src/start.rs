@@ -9,7 +9,10 @@ use logfmt::{
 use pmem::{Region, Ticket};
 
 use crate::{
-    checkpoint::load, env::Env, group::Parts, state_file::StateFileError, view::RegionBytes,
+    env::{Env, StateFiles},
+    group::Parts,
+    state_file::{StateFileError, load},
+    view::RegionBytes,
 };
 
 /// What a member is founded with; the same on every member but for the identity.
@@ -218,10 +221,15 @@ pub(crate) fn restore<E: Env>(
     }
     let hole = damage.filter(|damage| damage.kind != DamageKind::Torn);
     let state = superblock.checkpoint.state;
+    // What an earlier life was writing or receiving when it ended is of no use. Older files stay
+    // until this superblock is known to be durable: the copy before it may name one of them.
+    for id in opening.files.list().into_iter().filter(|&id| id > state.id) {
+        opening.files.remove(id);
+    }
     let (machine, sessions) = if state.id == 0 {
         (opening.machine, opening.sessions)
     } else {
-        load(&opening.files, &state, &opening.machine)?
+        load(&opening.files, state, &opening.machine)?
     };
     superblock.boot = opening.boot;
     let damaged = hole.map(|damage| damage.from);

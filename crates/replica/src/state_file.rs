@@ -12,12 +12,19 @@
 //! chunks certify themselves besides.
 
 use base::{Digest, Index};
+use consensus::session::SessionTable;
+use logfmt::StateFile;
 use xxhash_rust::xxh3::Xxh3;
+
+use crate::{
+    env::StateFiles,
+    machine::{Installer, StateMachine},
+};
 
 const MAGIC: &[u8; 8] = b"REMSTATE";
 const VERSION: u16 = 1;
 const HEAD_LEN: usize = 24;
-/// Bytes that one READ of a file takes.
+/// Bytes that loading reads at a time.
 const PART: usize = 256 << 10;
 /// The longest chunk that a reader believes; machines make chunks of 256 KiB, or one record.
 const CHUNK_LEN_MAX: usize = 16 << 20;
@@ -83,52 +90,104 @@ pub enum StateFileError {
     },
 }
 
-/// Reads a state file front to back, verifying as it goes.
-pub(crate) struct Reader<'a, F> {
-    files: &'a F,
-    id: u64,
-    len: u64,
-    offset: u64,
-    buffer: Vec<u8>,
-    digest: FileDigest,
+/// What a state file holds.
+pub(crate) type Loaded<M> = (M, SessionTable);
+
+/// The part of a file that comes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Head,
+    Sessions(usize),
+    ChunkLength,
+    Chunk(usize),
 }
 
-impl<'a, F: crate::env::StateFiles> Reader<'a, F> {
-    pub(crate) fn new(files: &'a F, id: u64, len: u64) -> Self {
-        Self { files, id, len, offset: 0, buffer: Vec::new(), digest: FileDigest::default() }
+/// Takes a state file's bytes front to back, as they come, and builds what they hold. Its memory
+/// besides that is one chunk.
+pub(crate) struct Loader<I: Installer> {
+    state: StateFile,
+    next: Part,
+    /// The beginning of a part that is not whole yet.
+    buffer: Vec<u8>,
+    taken: u64,
+    digest: FileDigest,
+    sessions: Option<SessionTable>,
+    installer: I,
+}
+
+impl<I: Installer> Loader<I> {
+    /// A loader of the file that `state` names.
+    pub(crate) fn new(state: StateFile, installer: I) -> Self {
+        Self {
+            state,
+            next: Part::Head,
+            buffer: Vec::new(),
+            taken: 0,
+            digest: FileDigest::default(),
+            sessions: None,
+            installer,
+        }
     }
 
-    /// Makes at least `wanted` bytes of the rest stand in the buffer, if there are so many.
-    fn fill(&mut self, wanted: usize) -> Result<(), StateFileError> {
-        while self.buffer.len() < wanted && self.offset < self.len {
-            let left = usize::try_from(self.len - self.offset).unwrap_or(usize::MAX);
-            let old = self.buffer.len();
-            let part = left.min(PART);
-            self.buffer.resize(old + part, 0);
-            self.files.read(self.id, self.offset, &mut self.buffer[old..])?;
-            self.digest.update(&self.buffer[old..]);
-            self.offset += part as u64;
+    /// Bytes taken so far.
+    pub(crate) const fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    /// Takes the next bytes.
+    pub(crate) fn take(&mut self, bytes: &[u8]) -> Result<(), StateFileError> {
+        self.taken += bytes.len() as u64;
+        if self.taken > self.state.length {
+            return Err(self.malformed("it is longer than the checkpoint says"));
+        }
+        self.digest.update(bytes);
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.extend_from_slice(bytes);
+        let mut rest = &buffer[..];
+        while let Some((part, behind)) = rest.split_at_checked(self.wanted()) {
+            self.take_part(part)?;
+            rest = behind;
+        }
+        let used = buffer.len() - rest.len();
+        buffer.drain(..used);
+        self.buffer = buffer;
+        Ok(())
+    }
+
+    const fn wanted(&self) -> usize {
+        match self.next {
+            Part::Head => HEAD_LEN,
+            Part::Sessions(len) | Part::Chunk(len) => len,
+            Part::ChunkLength => 4,
+        }
+    }
+
+    fn take_part(&mut self, part: &[u8]) -> Result<(), StateFileError> {
+        match self.next {
+            Part::Head => self.next = Part::Sessions(self.sessions_len(part)?),
+            Part::Sessions(_) => {
+                let table = SessionTable::decode(part);
+                self.sessions = Some(table.map_err(|error| self.malformed(&error.to_string()))?);
+                self.next = Part::ChunkLength;
+            }
+            Part::ChunkLength => {
+                let len = part.iter().rev().fold(0, |len, &byte| len << 8 | usize::from(byte));
+                if len > CHUNK_LEN_MAX {
+                    return Err(self.malformed("a chunk is absurdly long"));
+                }
+                self.next = Part::Chunk(len);
+            }
+            Part::Chunk(_) => {
+                let taken = self.installer.chunk(part);
+                taken.map_err(|error| self.malformed(&error.to_string()))?;
+                self.next = Part::ChunkLength;
+            }
         }
         Ok(())
     }
 
-    fn take(&mut self, len: usize) -> Result<Option<Vec<u8>>, StateFileError> {
-        self.fill(len)?;
-        if self.buffer.len() < len {
-            return Ok(None);
-        }
-        let rest = self.buffer.split_off(len);
-        Ok(Some(std::mem::replace(&mut self.buffer, rest)))
-    }
-
-    fn malformed(&self, what: &str) -> StateFileError {
-        StateFileError::Malformed { id: self.id, what: what.to_owned() }
-    }
-
-    /// The index and the encoded sessions.
-    pub(crate) fn head(&mut self) -> Result<(Index, Vec<u8>), StateFileError> {
-        let head = self.take(HEAD_LEN)?.ok_or_else(|| self.malformed("it is too short"))?;
-        if &head[..8] != MAGIC {
+    fn sessions_len(&self, head: &[u8]) -> Result<usize, StateFileError> {
+        if !head.starts_with(MAGIC) {
             return Err(self.malformed("it is no state file"));
         }
         let version = u16::from_le_bytes([head[8], head[9]]);
@@ -136,33 +195,167 @@ impl<'a, F: crate::env::StateFiles> Reader<'a, F> {
             let what = format!("it has version {version}, this program reads {VERSION}");
             return Err(self.malformed(&what));
         }
-        let word = |at: usize| head.get(at..at + 8).and_then(|word| word.try_into().ok());
-        let index = Index(u64::from_le_bytes(word(16).unwrap_or_default()));
         let len = u32::from_le_bytes([head[12], head[13], head[14], head[15]]);
-        let len = usize::try_from(len).unwrap_or(usize::MAX);
-        if u64::from(u32::try_from(len).unwrap_or(u32::MAX)) > self.len {
+        if u64::from(len) > self.state.length {
             return Err(self.malformed("its sessions are longer than the file"));
         }
-        let sessions = self.take(len)?.ok_or_else(|| self.malformed("it is too short"))?;
-        Ok((index, sessions))
+        usize::try_from(len).map_err(|_| self.malformed("its sessions are too long for this host"))
     }
 
-    /// The next chunk, or `None` at the end.
-    pub(crate) fn chunk(&mut self) -> Result<Option<Vec<u8>>, StateFileError> {
-        let Some(len) = self.take(4)? else {
-            let is_end = self.buffer.is_empty();
-            return if is_end { Ok(None) } else { Err(self.malformed("a chunk is cut off")) };
-        };
-        let len = u32::from_le_bytes([len[0], len[1], len[2], len[3]]);
-        let len = usize::try_from(len).unwrap_or(usize::MAX);
-        if len > CHUNK_LEN_MAX {
-            return Err(self.malformed("a chunk is absurdly long"));
+    /// What the file holds, once all its bytes were taken. The session limits come with the table.
+    pub(crate) fn finish(self) -> Result<Loaded<I::Machine>, StateFileError> {
+        if self.digest.digest() != self.state.digest {
+            return Err(StateFileError::Digest { id: self.state.id });
         }
-        self.take(len)?.ok_or_else(|| self.malformed("a chunk is cut off")).map(Some)
+        let is_cut_off = !self.buffer.is_empty() || self.next != Part::ChunkLength;
+        let malformed = |what| StateFileError::Malformed { id: self.state.id, what };
+        let (Some(sessions), false) = (self.sessions, is_cut_off) else {
+            return Err(malformed("it is cut off".to_owned()));
+        };
+        let machine = self.installer.finish().map_err(|error| malformed(error.to_string()))?;
+        Ok((machine, sessions))
     }
 
-    /// The hash over all that has been read.
-    pub(crate) fn digest(&self) -> Digest {
-        self.digest.digest()
+    fn malformed(&self, what: &str) -> StateFileError {
+        StateFileError::Malformed { id: self.state.id, what: what.to_owned() }
+    }
+}
+
+/// Loads the file that `state` names, all of it at once: for a member that does not run yet.
+pub(crate) fn load<M: StateMachine, F: StateFiles>(
+    files: &F,
+    state: StateFile,
+    empty: &M,
+) -> Result<Loaded<M>, StateFileError> {
+    let mut loader = Loader::new(state, empty.installer());
+    let mut bytes = Vec::new();
+    while loader.taken() < state.length {
+        let left = usize::try_from(state.length - loader.taken()).unwrap_or(usize::MAX);
+        bytes.resize(left.min(PART), 0);
+        files.read(state.id, loader.taken(), &mut bytes)?;
+        loader.take(&bytes)?;
+    }
+    loader.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use consensus::session::Limits;
+
+    use super::*;
+    use crate::machine::ChunkEnd;
+
+    /// A machine whose state is its chunks one behind the other; "bad" is no chunk of it.
+    #[derive(Default)]
+    struct Chunks {
+        taken: Vec<u8>,
+        next: u32,
+    }
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("no chunk")]
+    struct NoChunk;
+
+    impl Installer for Chunks {
+        type Machine = Vec<u8>;
+        type Error = NoChunk;
+
+        fn next(&self) -> u32 {
+            self.next
+        }
+
+        fn chunk(&mut self, bytes: &[u8]) -> Result<ChunkEnd, NoChunk> {
+            if bytes == b"bad" {
+                return Err(NoChunk);
+            }
+            self.taken.extend_from_slice(bytes);
+            self.next += 1;
+            Ok(ChunkEnd::More)
+        }
+
+        fn finish(self) -> Result<Vec<u8>, NoChunk> {
+            Ok(self.taken)
+        }
+    }
+
+    fn file(chunks: &[&[u8]]) -> (StateFile, Vec<u8>) {
+        let mut sessions = Vec::new();
+        SessionTable::new(Limits::default()).encode(&mut sessions);
+        let mut bytes = head(Index(7), &sessions);
+        for chunk in chunks {
+            bytes.extend_from_slice(&u32::try_from(chunk.len()).unwrap().to_le_bytes());
+            bytes.extend_from_slice(chunk);
+        }
+        (named(&bytes), bytes)
+    }
+
+    fn named(bytes: &[u8]) -> StateFile {
+        let mut digest = FileDigest::default();
+        digest.update(bytes);
+        StateFile { id: 3, length: bytes.len() as u64, digest: digest.digest() }
+    }
+
+    fn load_in_parts(
+        state: StateFile,
+        bytes: &[u8],
+        part: usize,
+    ) -> Result<Vec<u8>, StateFileError> {
+        let mut loader = Loader::new(state, Chunks::default());
+        for part in bytes.chunks(part) {
+            loader.take(part)?;
+        }
+        loader.finish().map(|(machine, _)| machine)
+    }
+
+    #[test]
+    fn a_file_loads_the_same_however_it_is_cut() {
+        let (state, bytes) = file(&[b"one", b"two", b"three"]);
+        for part in 1..=bytes.len() {
+            let loaded = load_in_parts(state, &bytes, part);
+            assert_eq!(loaded, Ok(b"onetwothree".to_vec()), "parts of {part} bytes");
+        }
+    }
+
+    #[test]
+    fn a_file_that_ends_early_is_refused_wherever_it_ends() {
+        let (_, bytes) = file(&[b"one"]);
+        let borders = [bytes.len() - 7, bytes.len()];
+        for len in (0..bytes.len()).filter(|len| !borders.contains(len)) {
+            let cut = &bytes[..len];
+            let refused = load_in_parts(named(cut), cut, 8).unwrap_err();
+            assert!(matches!(refused, StateFileError::Malformed { id: 3, .. }), "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn other_bytes_than_the_checkpoint_names_are_refused() {
+        let (state, mut bytes) = file(&[b"one"]);
+        *bytes.last_mut().unwrap() ^= 1;
+        let refused = load_in_parts(state, &bytes, 8);
+        assert_eq!(refused, Err(StateFileError::Digest { id: 3 }));
+    }
+
+    #[test]
+    fn more_bytes_than_the_checkpoint_names_are_refused_at_once() {
+        let (state, bytes) = file(&[b"one"]);
+        let mut loader = Loader::new(state, Chunks::default());
+        loader.take(&bytes).unwrap();
+        assert!(loader.take(b"x").is_err());
+    }
+
+    #[test]
+    fn a_chunk_that_claims_an_absurd_length_is_refused_before_its_bytes_come() {
+        let (_, mut bytes) = file(&[]);
+        bytes.extend_from_slice(&u32::MAX.to_le_bytes());
+        let state = StateFile { length: u64::MAX, ..named(&bytes) };
+        let refused = load_in_parts(state, &bytes, 64).unwrap_err();
+        assert!(refused.to_string().contains("absurdly long"), "{refused}");
+    }
+
+    #[test]
+    fn what_the_machine_refuses_is_malformed() {
+        let (state, bytes) = file(&[b"one", b"bad"]);
+        let refused = load_in_parts(state, &bytes, 64).unwrap_err();
+        assert!(refused.to_string().contains("no chunk"), "{refused}");
     }
 }
