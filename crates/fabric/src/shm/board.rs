@@ -187,8 +187,8 @@ pub(crate) struct OwnBoard {
     holder: Option<Holder>,
     /// Who may still write through our earlier life; found before this one was shown.
     pub(crate) elders: Vec<Elder>,
-    /// Held while we live.
-    _lock: File,
+    /// Held while we live, and while whoever else shares it removes what it has made.
+    pub(crate) lock: Arc<File>,
 }
 
 impl OwnBoard {
@@ -201,7 +201,7 @@ impl OwnBoard {
         member: MemberId,
         incarnation: Incarnation,
     ) -> Result<Self, ShmError> {
-        let lock = lock(dir, member)?;
+        let lock = Arc::new(lock(dir, member)?);
         let path = board_path(dir, member);
         let aside = dir.join(format!("{}.board.new", member.0));
         let fail = |doing| {
@@ -229,7 +229,7 @@ impl OwnBoard {
         let holder = Holder::take(&map, &page, layout::ALIVE_AT).map_err(fail("show life in"))?;
         std::fs::rename(&aside, &path).map_err(fail("rename into place"))?;
         let doorbell = Doorbell { board: Arc::clone(&map), page };
-        Ok(Self { map, doorbell, instance, path, holder: Some(holder), elders, _lock: lock })
+        Ok(Self { map, doorbell, instance, path, holder: Some(holder), elders, lock })
     }
 }
 

@@ -76,7 +76,7 @@ pub enum StreamError {
         /// What the operating system said.
         source: io::Error,
     },
-    /// It did not answer in time: it is stopped, or starts just now.
+    /// It did not answer in time, or was replaced meanwhile: it is stopped, or starts just now.
     #[error("member {0} does not answer: is it stopped?")]
     Silent(MemberId),
     /// It has as many clients as it takes.
@@ -159,7 +159,8 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Connects to `member`, whose board and socket lie in `dir`. Takes at most `timeout`.
+    /// Connects to `member`, whose board and socket lie in `dir`. Takes at most `timeout`, and a
+    /// day.
     ///
     /// # Errors
     /// [`StreamError`].

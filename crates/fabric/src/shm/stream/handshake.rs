@@ -4,7 +4,8 @@
 //!   client                      member (the porter's thread)
 //!   connect  ----------------->
 //!            <-----------------  magic u64 | version u32 | verdict u32 | member u32 | 0 u32
-//!                                | incarnation u64 | ring bytes u64      + descriptor of the memory
+//!                                | incarnation u64 | ring bytes u64 | instance u64
+//!                                + descriptor of the memory
 //!   (the socket stays open)
 //! ```
 //! The member reads nothing from the socket, so no client can make it wait.
@@ -34,9 +35,11 @@ use super::{ANSWERS, ASKS, End, RINGS_AT, Stream, StreamError, porter};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"RMNTSTRM");
 const VERSION: u32 = 1;
-const WELCOME_LEN: usize = 40;
+pub(super) const WELCOME_LEN: usize = 48;
 /// Bytes of a ring that a client believes; the member's own limit is lower.
 const RING_LEN_MAX: u64 = 1 << 30;
+/// The longest time that a welcome is waited for, whatever was asked: what can be added to a clock.
+const TIMEOUT_MAX: Duration = Duration::from_secs(86_400);
 
 /// What a member says first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,13 +48,15 @@ pub(super) struct Welcome {
     pub(super) member: MemberId,
     pub(super) incarnation: Incarnation,
     pub(super) ring_bytes: u64,
+    /// Which life of the member's process: what its board shows.
+    pub(super) instance: u64,
 }
 
 impl Welcome {
     pub(super) fn encode(&self) -> [u8; WELCOME_LEN] {
         let mut bytes = [0; WELCOME_LEN];
         let verdict = u32::from(self.is_full);
-        let fields: [&[u8]; 7] = [
+        let fields: [&[u8]; 8] = [
             &MAGIC.to_le_bytes(),
             &VERSION.to_le_bytes(),
             &verdict.to_le_bytes(),
@@ -59,6 +64,7 @@ impl Welcome {
             &0_u32.to_le_bytes(),
             &self.incarnation.0.to_le_bytes(),
             &self.ring_bytes.to_le_bytes(),
+            &self.instance.to_le_bytes(),
         ];
         let mut rest = bytes.as_mut_slice();
         for field in fields {
@@ -81,6 +87,7 @@ impl Welcome {
             member: MemberId(half(16)?),
             incarnation: Incarnation(word(24)?),
             ring_bytes: word(32)?,
+            instance: word(40)?,
         })
     }
 }
@@ -158,6 +165,10 @@ pub(super) fn connect(
         return Err(StreamError::Version(member));
     };
     let board = PeerBoard::open(dir, member)?;
+    // Replaced between its welcome and our look at its board: nobody would tell us of its end.
+    if board.instance != welcome.instance {
+        return Err(StreamError::Silent(member));
+    }
     let system = |doing| {
         let path = path.clone();
         move |source| StreamError::System { path, doing, source }
@@ -212,7 +223,7 @@ fn hear(
         let path = path.to_owned();
         move |source: rustix::io::Errno| StreamError::System { path, doing, source: source.into() }
     };
-    let until = Instant::now() + timeout;
+    let until = Instant::now() + timeout.min(TIMEOUT_MAX);
     loop {
         let left = Timespec::try_from(until.saturating_duration_since(Instant::now()));
         let left = left.unwrap_or(Timespec { tv_sec: 0, tv_nsec: 0 });

@@ -1,15 +1,22 @@
 //! The member's end of all streams: a thread that lets clients in and sees them go.
 //!
 //! The thread sleeps in `poll` and costs nothing while nobody comes or goes. The shard's thread
-//! takes new streams with one load when there is none.
+//! takes new streams with one load when there is none, and never waits for the porter's.
+//!
+//! # Invariants
+//! - A client has its place until the member drops its end of the stream, whatever the client does
+//!   with its socket: clients that come and go take no more than `streams_max` places, and those
+//!   that were sent away keep nobody out.
+//! - The member's lock is held until the socket's file is removed, so it is never a successor's.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 
 use base::{Incarnation, MemberId};
@@ -33,7 +40,8 @@ pub struct PorterConfig {
     pub member: MemberId,
     /// The life of the member's region.
     pub incarnation: Incarnation,
-    /// The most streams at one time.
+    /// The most streams at one time, among them those that nobody has accepted yet and those of
+    /// clients that are gone and have not been dropped.
     pub streams_max: u32,
     /// Bytes of each of a stream's two rings; a power of two, at least 4096.
     pub ring_bytes: u64,
@@ -69,13 +77,16 @@ struct Shared {
     is_closing: AtomicBool,
 }
 
-/// Lets clients in. Dropping it turns away whoever comes and ends the sockets of all clients.
+/// Lets clients in. No other instance of the member starts for as long as it lives. Dropping it
+/// turns away whoever comes and ends the sockets of all clients.
 #[derive(Debug)]
 pub struct Porter {
     shared: Arc<Shared>,
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
     path: PathBuf,
+    /// The member's: no other instance of it starts, and binds its socket, before this is dropped.
+    _lock: Arc<File>,
 }
 
 impl Porter {
@@ -113,6 +124,7 @@ impl Porter {
                 is_full: false,
                 member: config.member,
                 incarnation: config.incarnation,
+                instance: shm.own.instance,
                 ring_bytes: config.ring_bytes,
             },
             streams_max: config.streams_max,
@@ -122,7 +134,8 @@ impl Porter {
             .name("porter".to_owned())
             .spawn(move || door.run())
             .map_err(system("start a thread for"))?;
-        Ok(Self { shared, stop, thread: Some(thread), path })
+        let lock = Arc::clone(&shm.own.lock);
+        Ok(Self { shared, stop, thread: Some(thread), path, _lock: lock })
     }
 
     /// The next stream of a client that came.
@@ -130,7 +143,12 @@ impl Porter {
         if self.shared.arrived_count.load(Ordering::Acquire) == 0 {
             return None;
         }
-        let mut arrived = self.shared.arrived.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut arrived = match self.shared.arrived.try_lock() {
+            Ok(arrived) => arrived,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            // The porter's thread has it, and rings once it has let go.
+            Err(TryLockError::WouldBlock) => return None,
+        };
         let stream = arrived.pop();
         self.shared.arrived_count.store(arrived.len(), Ordering::Release);
         stream
@@ -153,8 +171,17 @@ impl Drop for Porter {
 
 #[derive(Debug)]
 struct Client {
-    socket: UnixStream,
+    /// `None` once it has ended.
+    socket: Option<UnixStream>,
+    /// Shared with the member's end of the stream, which drops it last: when nobody shares it any
+    /// more, the stream's memory is given back.
     is_gone: Arc<AtomicBool>,
+}
+
+impl Client {
+    fn has_stream(&self) -> bool {
+        Arc::strong_count(&self.is_gone) > 1
+    }
 }
 
 struct DoorThread {
@@ -175,11 +202,8 @@ impl DoorThread {
                 PollFd::new(&self.listener, PollFlags::IN),
             ];
             // A client says nothing on its socket: whatever comes is its end.
-            fds.extend(
-                self.clients
-                    .iter()
-                    .map(|client| PollFd::new(&client.socket, PollFlags::IN | PollFlags::RDHUP)),
-            );
+            let sockets = self.clients.iter().filter_map(|client| client.socket.as_ref());
+            fds.extend(sockets.map(|socket| PollFd::new(socket, PollFlags::IN | PollFlags::RDHUP)));
             let polled = rustix::event::poll(&mut fds, None);
             if polled.is_err() {
                 // Interrupted, or out of memory for a moment.
@@ -199,18 +223,16 @@ impl DoorThread {
         }
     }
 
+    /// `gone`: of each client that has a socket, in their order.
     fn see_off(&mut self, gone: &[bool]) {
         if !gone.contains(&true) {
             return;
         }
-        let mut gone = gone.iter();
-        self.clients.retain(|client| {
-            let is_gone = gone.next().copied().unwrap_or(false);
-            if is_gone {
-                client.is_gone.store(true, Ordering::Release);
-            }
-            !is_gone
-        });
+        let connected = self.clients.iter_mut().filter(|client| client.socket.is_some());
+        for (client, _) in connected.zip(gone).filter(|(_, is_gone)| **is_gone) {
+            client.socket = None;
+            client.is_gone.store(true, Ordering::Release);
+        }
         self.waker.wake();
     }
 
@@ -239,6 +261,7 @@ impl DoorThread {
         if theirs.uid != rustix::process::geteuid() {
             return Err(doing(io::ErrorKind::PermissionDenied.into()));
         }
+        self.clients.retain(Client::has_stream);
         if self.clients.len() >= self.streams_max as usize {
             let full = Welcome { is_full: true, ..self.welcome };
             return welcome(&socket, &full, None).map_err(doing);
@@ -246,7 +269,7 @@ impl DoorThread {
         let is_gone = Arc::new(AtomicBool::new(false));
         let (stream, memory) = make(&self.welcome, Arc::clone(&is_gone))?;
         welcome(&socket, &self.welcome, Some(std::os::fd::AsFd::as_fd(&memory))).map_err(doing)?;
-        self.clients.push(Client { socket, is_gone });
+        self.clients.push(Client { socket: Some(socket), is_gone });
         let mut arrived = self.shared.arrived.lock().unwrap_or_else(PoisonError::into_inner);
         arrived.push(stream);
         self.shared.arrived_count.store(arrived.len(), Ordering::Release);

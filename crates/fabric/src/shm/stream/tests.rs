@@ -1,5 +1,8 @@
 //! Streams by example, and against a client that keeps to no rule.
 
+mod hostile;
+mod processes;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -38,7 +41,10 @@ struct Member {
 
 impl Member {
     fn new(name: &str, streams_max: u32, ring_bytes: u64) -> Self {
-        let place = Place::new(name);
+        Self::at(Place::new(name), streams_max, ring_bytes)
+    }
+
+    fn at(place: Place, streams_max: u32, ring_bytes: u64) -> Self {
         let shm = Shm::create(Config {
             dir: place.0.clone(),
             member: MEMBER,
@@ -170,6 +176,49 @@ fn nobody_listening_is_told_from_a_full_house() {
     assert!(matches!(nobody, Err(StreamError::NotRunning { .. })));
 }
 
+/// Goal: a porter that is dropped after its member's `Shm` cannot remove the socket of the next
+/// one. Method: there is no next one before it is dropped too.
+#[test]
+fn a_member_is_not_started_again_before_its_porter_has_ended() {
+    let Member { porter, shm, place } = Member::new("again", 4, 4096);
+    let config = Config {
+        dir: place.0.clone(),
+        member: MEMBER,
+        incarnation: Incarnation(9),
+        may_kill_writers: false,
+    };
+    drop(shm);
+    let early = Shm::create(config);
+    assert!(matches!(early, Err(crate::shm::ShmError::InUse { .. })));
+    drop(porter);
+    let mut next = Member::at(place, 4, 4096);
+    let (mut client, mut server) = next.pair();
+    client.send(&[b"here"]).unwrap();
+    assert_eq!(receive(&mut server, &mut client), b"here");
+}
+
+#[test]
+fn small_messages_use_the_callers_buffer_again() {
+    let mut member = Member::new("buffer", 4, 4096);
+    let (mut client, mut server) = member.pair();
+    let mut bytes = Vec::with_capacity(512);
+    let before = bytes.as_ptr();
+    for _ in 0..100 {
+        client.send(&[&[1; 200], &[2; 300]]).unwrap();
+        assert!(!client.has_unsent(), "straight into the ring");
+        assert_eq!(server.receive(&mut bytes), Ok(true));
+        assert_eq!((bytes.len(), bytes.as_ptr()), (500, before));
+    }
+}
+
+#[test]
+fn a_timeout_without_end_is_taken() {
+    let mut member = Member::new("forever", 4, 4096);
+    let client = Stream::connect(&member.place.0, MEMBER, Duration::MAX).unwrap();
+    assert!(!client.is_closed());
+    assert!(!member.accept().is_closed());
+}
+
 #[test]
 fn a_socket_path_that_is_too_long_is_refused_by_name() {
     let dir = PathBuf::from("/").join("x".repeat(200));
@@ -292,6 +341,7 @@ fn a_welcome_is_read_whole_or_not_at_all() {
         is_full: false,
         member: MEMBER,
         incarnation: Incarnation(4),
+        instance: 5,
         ring_bytes: 4096,
     };
     let bytes = welcome.encode();
