@@ -144,6 +144,9 @@ impl ClusterFile {
         if version > CLUSTER_FILE_VERSION {
             return Err(ClusterFileError::Newer { path: path.to_owned(), found: version });
         }
+        if version == 0 {
+            return Err(malformed("version = 0 is none: restore the file".to_owned()));
+        }
         let raw: Raw = toml::from_str(text).map_err(|error| malformed(error.to_string()))?;
         let cluster = u128::from_str_radix(&raw.cluster, 16)
             .map_err(|_| malformed(format!("cluster = \"{}\" is no id", raw.cluster)))?;
@@ -246,6 +249,14 @@ mod tests {
         let error = ClusterFile::parse("version = 2\nwhatever = 1\n", Path::new("x"));
         let error = error.expect_err("it is newer").to_string();
         assert!(error.contains("version 2"), "{error}");
+    }
+
+    #[test]
+    fn a_version_that_never_was_is_refused() {
+        let text = file().to_text().expect("it can be written");
+        let error = ClusterFile::parse(&text.replace("version = 1", "version = 0"), Path::new("x"));
+        let error = error.expect_err("versions begin with 1").to_string();
+        assert!(error.contains("version = 0"), "{error}");
     }
 
     #[test]

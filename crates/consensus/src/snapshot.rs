@@ -60,24 +60,33 @@ impl Core {
     /// back, and the next one would not free them either: it has to cover one more, or checkpoints
     /// would follow each other without end.
     pub(crate) fn maybe_checkpoint<L: LogView>(&mut self, io: &mut Io<'_, L>) {
+        if self.is_checkpointing || self.install.is_some() || self.naming.is_some() {
+            return;
+        }
         let stored = &self.stored.current;
+        let is_short = self.slots.free() < FREE_SLOTS_MIN;
+        let fills = |count: usize| {
+            count * 2 > self.slots.count()
+                || count * 4 > RECORDS_MAX * 3
+                || io.log.boundaries().len() > BOUNDARIES_MAX
+        };
+        // This is asked at every commit; the rest looks at each segment.
+        if !is_short && !fills(stored.segments.len()) {
+            return;
+        }
         let at = stored.checkpoint.at.index;
         let last_of = |record: &SegmentRecord| {
             record.seal.map(|seal| seal.last).or_else(|| io.log.completed(record.slot))
         };
         let lasts = || stored.segments.iter().filter_map(last_of);
         let needed = stored.segments.len() - lasts().filter(|&last| last <= at).count();
-        let is_short = self.slots.free() < FREE_SLOTS_MIN;
-        let is_filling = needed * 2 > self.slots.count()
-            || needed * 4 > RECORDS_MAX * 3
-            || io.log.boundaries().len() > BOUNDARIES_MAX;
         let frees_one = at < self.applied
             && stored.segments.first().and_then(last_of).is_some_and(|last| last <= self.applied);
         let covers_one_more = lasts().any(|last| at < last && last <= self.applied);
         let is_held_back = self.offered_files().next().is_some();
         let is_due = (is_short && frees_one && !is_held_back)
-            || ((is_short || is_filling) && covers_one_more);
-        if is_due && !self.is_checkpointing && self.install.is_none() && self.naming.is_none() {
+            || ((is_short || fills(needed)) && covers_one_more);
+        if is_due {
             self.is_checkpointing = true;
             io.out.push(Effect::TakeCheckpoint);
         }

@@ -364,8 +364,8 @@ mod tests {
 
     #[test]
     fn another_version_is_refused_as_such() {
-        let mut bytes = encoded_ask(&Ask { id: 1, group: GroupId(1), what: AskKind::Status });
-        bytes[0] = 2;
+        let bytes = encoded_ask(&Ask { id: 1, group: GroupId(1), what: AskKind::Status });
+        let bytes: Vec<u8> = std::iter::once(2).chain(bytes.into_iter().skip(1)).collect();
         assert_eq!(Ask::decode(&bytes), Err(Fault::Version));
     }
 

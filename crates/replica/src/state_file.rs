@@ -80,8 +80,16 @@ pub enum StateFileError {
         /// The file's number.
         id: u64,
     },
-    /// It is no state file, or of a newer version.
-    #[error("state file {id}: {what}")]
+    /// A newer program wrote it.
+    #[error("state file {id}: version {found}, this program reads {VERSION}: use a newer one")]
+    Newer {
+        /// The file's number.
+        id: u64,
+        /// Its version.
+        found: u16,
+    },
+    /// It is no state file, or damaged.
+    #[error("state file {id}: {what}; restore the member from its peers")]
     Malformed {
         /// The file's number.
         id: u64,
@@ -192,8 +200,7 @@ impl<I: Installer> Loader<I> {
         }
         let version = u16::from_le_bytes([head[8], head[9]]);
         if version != VERSION {
-            let what = format!("it has version {version}, this program reads {VERSION}");
-            return Err(self.malformed(&what));
+            return Err(StateFileError::Newer { id: self.state.id, found: version });
         }
         let len = u32::from_le_bytes([head[12], head[13], head[14], head[15]]);
         if u64::from(len) > self.state.length {

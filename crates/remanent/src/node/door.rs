@@ -153,6 +153,11 @@ impl Door {
                 let Some(guest) = &mut self.guests[at] else { break };
                 worked |= guest.flush();
                 if !guest.unsent.is_empty() || guest.under_way >= UNDER_WAY_MAX {
+                    // What it does not take any more it will never take.
+                    if guest.stream.is_closed() {
+                        self.dismiss(at);
+                        worked = true;
+                    }
                     break;
                 }
                 let mut bytes = std::mem::take(&mut self.ask);

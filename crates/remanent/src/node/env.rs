@@ -162,7 +162,11 @@ fn open_region(paths: &MemberPaths, running: &Running) -> Result<(MappedRegion, 
             format!("{}: there is no region; was this member initialised here?", path.display())
         })?
         .len();
-    ensure!(len > 0, "{}: the region is empty; was it truncated?", path.display());
+    ensure!(
+        len >= logfmt::COPY_LEN * 2,
+        "{}: the region has only {len} bytes, fewer than its superblock: was it truncated?",
+        path.display()
+    );
     let len = len - len % 4096;
     let mapping = Mapping::open(path, len)?.with_write_delay_ns(running.write_delay_ns);
     let mapping = Arc::new(mapping);
