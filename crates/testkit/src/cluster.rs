@@ -44,7 +44,15 @@ impl Scratch {
     /// # Errors
     /// When it cannot be made.
     pub fn new(name: &str) -> Result<Self> {
-        let path = std::env::temp_dir().join(format!("remanent-{name}-{}", std::process::id()));
+        Self::new_in(&std::env::temp_dir(), name)
+    }
+
+    /// Makes a directory below `parent`, on the medium that a case wants.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn new_in(parent: &Path, name: &str) -> Result<Self> {
+        let path = parent.join(format!("remanent-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&path).with_context(|| format!("{}", path.display()))?;
         Ok(Self(path))
     }
@@ -163,11 +171,14 @@ impl Cluster {
     /// As [`Self::start`].
     pub fn start_logging(&mut self, id: u32, log: Stdio) -> Result<()> {
         ensure!(!self.children.contains_key(&id), "member {id} runs already");
+        let is_level_given = self.arguments.iter().any(|argument| argument == "--log");
+        let level: &[&str] = if is_level_given { &[] } else { &["--log", "error"] };
         let child = Command::new(&self.program)
             .arg("--cluster")
             .arg(&self.dir)
-            .args(["node", "--die-with-parent", "--log", "error", "--member"])
+            .args(["node", "--die-with-parent", "--member"])
             .arg(id.to_string())
+            .args(level)
             .args(&self.arguments)
             .stderr(log)
             .spawn()
@@ -308,6 +319,26 @@ impl Cluster {
         bail!("nobody leads after {LEADER_MAX:?}")
     }
 
+    /// Waits until a leader replicates to every other member that runs; who that leader is.
+    ///
+    /// # Errors
+    /// When that does not come true within [`LEADER_MAX`].
+    pub fn wait_until_all_follow(&self) -> Result<u32> {
+        let (began, others) = (Instant::now(), self.running().len().saturating_sub(1));
+        while began.elapsed() < LEADER_MAX {
+            let leader = self.leader();
+            let said = leader.and_then(|leader| self.status_of(leader, Duration::from_secs(1)));
+            let followers = said.as_ref().and_then(|said| said["followers"].as_array());
+            let follows = |follower: &&Value| follower["replicating"] == true;
+            let count = followers.map_or(0, |followers| followers.iter().filter(follows).count());
+            match leader {
+                Some(leader) if count >= others => return Ok(leader),
+                Some(_) | None => std::thread::sleep(Duration::from_millis(10)),
+            }
+        }
+        bail!("not every member follows a leader after {LEADER_MAX:?}")
+    }
+
     /// Hands leadership to a member, and waits until it leads.
     ///
     /// # Errors
@@ -332,14 +363,7 @@ impl Cluster {
     /// # Errors
     /// When it does not run.
     pub fn cpu_time(&self, id: u32) -> Result<Duration> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid(id)?))?;
-        let (_, fields) = stat.rsplit_once(')').context("a line of /proc/PID/stat")?;
-        let field = |at: usize| -> Result<u64> {
-            let text = fields.split_ascii_whitespace().nth(at).context("a field")?;
-            text.parse().context("a number")
-        };
-        // utime and stime, in ticks of which Linux has 100 a second for user space.
-        Ok(Duration::from_millis((field(11)? + field(12)?) * 10))
+        process_time(self.pid(id)?)
     }
 
     /// Memory of a member that is its own: anonymous pages, in bytes.
@@ -352,6 +376,21 @@ impl Cluster {
         let number = line.and_then(|line| line.split_ascii_whitespace().nth(1));
         Ok(number.context("RssAnon in /proc/PID/status")?.parse::<u64>()? * 1024)
     }
+}
+
+/// Processor time that a process has used, all threads together, by the ten milliseconds.
+///
+/// # Errors
+/// When there is no such process.
+pub fn process_time(pid: u32) -> Result<Duration> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let (_, fields) = stat.rsplit_once(')').context("a line of /proc/PID/stat")?;
+    let field = |at: usize| -> Result<u64> {
+        let text = fields.split_ascii_whitespace().nth(at).context("a field")?;
+        text.parse().context("a number")
+    };
+    // utime and stime, in ticks of which Linux has 100 a second for user space.
+    Ok(Duration::from_millis((field(11)? + field(12)?) * 10))
 }
 
 impl Drop for Cluster {

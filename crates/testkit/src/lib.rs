@@ -2,6 +2,8 @@
 //!
 //! - [`cluster`]: members as processes that are killed, stopped and started again.
 //! - [`load`]: clients that never pause for a fault, and the history of what they were told.
+//! - [`media`]: file systems in files, to be cloned and spoiled.
+//! - [`writers`]: clients at full rate, and what must be there in the end.
 //! - [`cases`]: one module for each promise; each measures, and can plant the fault that it must
 //!   see.
 //!
@@ -16,3 +18,5 @@
 pub mod cases;
 pub mod cluster;
 pub mod load;
+pub mod media;
+pub mod writers;

@@ -12,7 +12,7 @@ use client::{Batch, CallError, Compare, Condition, Options, Write};
 use sim::linear::{Call, History, Key, Operation, Outcome, Value};
 
 /// One call in so many gets a deadline too short for an answer, so that its outcome stays unknown.
-const HASTY_ONE_IN: u64 = 25;
+const HASTY_ONE_IN: u64 = 8;
 /// The longest pause of a client after a refusal, so that it does not spin while nobody leads.
 const PAUSE: Duration = Duration::from_millis(2);
 
@@ -138,7 +138,7 @@ fn run(shared: &Shared, options: &Options, shape: Shape, number: u32) -> Result<
         let call = draw(&mut random, shape.keys, i64::from(number) * 1_000_000_000 + count);
         let invoke = shared.now();
         let result = if random.below(HASTY_ONE_IN) == 0 {
-            client.set_deadline(Duration::from_micros(5 + random.below(200)));
+            client.set_deadline(Duration::from_micros(5 + random.below(120)));
             let result = perform(&mut client, &call);
             client.set_deadline(options.deadline);
             result
