@@ -18,15 +18,16 @@ use crate::process::Runner;
 pub(crate) struct Arguments {
     /// The set of checks: `agree`.
     name: String,
-    /// Only the check of this name.
-    #[arg(long)]
-    only: Option<String>,
+    /// Only the checks of these names.
+    #[arg(long, value_delimiter = ',', value_name = "CHECK")]
+    only: Vec<String>,
     /// Plants one fault for each check; the command then fails if every check misses its bound,
     /// as it must, and succeeds if one did not see its fault.
     #[arg(long, conflicts_with = "write")]
     plant: bool,
-    /// Writes the table to docs/acceptance/NAME.md.
-    #[arg(long, conflicts_with = "only")]
+    /// Writes what was measured into docs/acceptance/NAME.md, after each check; what was not measured
+    /// this time stays as it is there.
+    #[arg(long)]
     write: bool,
 }
 
@@ -86,7 +87,7 @@ impl Row {
 
 /// Measures the set, prints the table; fails if a bound is missed.
 pub(crate) fn run(runner: &Runner, arguments: &Arguments) -> Result<ExitCode> {
-    let checks = chosen(&arguments.name, arguments.only.as_deref())?;
+    let checks = chosen(&arguments.name, &arguments.only)?;
     let mut rows = Vec::new();
     for check in checks {
         println!("\n== {}: {}", check.name, check.bound);
@@ -97,27 +98,28 @@ pub(crate) fn run(runner: &Runner, arguments: &Arguments) -> Result<ExitCode> {
                 Row { check, value: "-".to_owned(), verdict: Verdict::NotMeasured }
             }
         };
+        if arguments.write {
+            write_row(&arguments.name, &row)?;
+        }
         rows.push(row);
     }
-    let table = table(&rows);
-    print!("\n{table}");
+    print!("\n{}", table(&rows));
     if arguments.plant {
         return Ok(planted_outcome(&rows));
-    }
-    if arguments.write {
-        write_page(&arguments.name, &table)?;
     }
     let all_hold = rows.iter().all(|row| row.verdict == Verdict::Holds);
     Ok(if all_hold { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn chosen(name: &str, only: Option<&str>) -> Result<Vec<&'static Check>> {
+fn chosen(name: &str, only: &[String]) -> Result<Vec<&'static Check>> {
     ensure!(name == "agree", "there is no acceptance set `{name}`; there is: agree");
-    let checks: Vec<_> =
-        agree::CHECKS.iter().filter(|check| only.is_none_or(|only| only == check.name)).collect();
     let known: Vec<_> = agree::CHECKS.iter().map(|check| check.name).collect();
-    ensure!(!checks.is_empty(), "`{name}` has no such check; it has: {}", known.join(", "));
-    Ok(checks)
+    for wanted in only {
+        let is_known = known.contains(&wanted.as_str());
+        ensure!(is_known, "`{name}` has no check `{wanted}`; it has: {}", known.join(", "));
+    }
+    let is_wanted = |check: &&Check| only.is_empty() || only.iter().any(|only| only == check.name);
+    Ok(agree::CHECKS.iter().filter(is_wanted).collect())
 }
 
 /// Failure when each planted fault was seen, so that a check with `--plant` fails as it must.
@@ -127,27 +129,49 @@ fn planted_outcome(rows: &[Row]) -> ExitCode {
     if seen == rows.len() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
+const HEADING: &str = "| check | bound | measured | verdict |\n|---|---|---|---|\n";
+
 fn table(rows: &[Row]) -> String {
-    let mut text = "| check | bound | measured | verdict |\n|---|---|---|---|\n".to_owned();
-    for Row { check, value, verdict } in rows {
-        let verdict = match verdict {
-            Verdict::Holds => "holds",
-            Verdict::Missed => "MISSED",
-            Verdict::NotMeasured => "NOT MEASURED",
-        };
-        text += &format!("| {} | {} | {value} | {verdict} |\n", check.name, check.bound);
-    }
-    text
+    rows.iter().fold(HEADING.to_owned(), |text, row| text + &line(row))
 }
 
-fn write_page(name: &str, table: &str) -> Result<()> {
+fn line(Row { check, value, verdict }: &Row) -> String {
+    let verdict = match verdict {
+        Verdict::Holds => "holds",
+        Verdict::Missed => "MISSED",
+        Verdict::NotMeasured => "NOT MEASURED",
+    };
+    format!("| {} | {} | {value} | {verdict} |\n", check.name, check.bound)
+}
+
+fn write_row(name: &str, row: &Row) -> Result<()> {
     let path = format!("docs/acceptance/{name}.md");
-    let page = format!(
-        "# Acceptance: {name}\n\nWritten by `cargo xtask accept {name} --write`.\n\n{table}"
-    );
+    let old = std::fs::read_to_string(&path).unwrap_or_default();
+    let page = page(name, &old, row);
     std::fs::write(&path, page).with_context(|| format!("writing {path}"))?;
     println!("written: {path}");
     Ok(())
+}
+
+/// The page with one row replaced; the others are those of the old page.
+fn page(name: &str, old: &str, new: &Row) -> String {
+    let mut text = format!(
+        "# Acceptance: {name}\n\nWritten by `cargo xtask accept {name} --write`, each row when it was \
+         measured last.\n\n{HEADING}"
+    );
+    for check in agree::CHECKS {
+        let begins = format!("| {} |", check.name);
+        let kept = old.lines().find(|line| line.starts_with(&begins));
+        if check.name == new.check.name {
+            text += &line(new);
+        } else if let Some(kept) = kept {
+            text += &format!("{kept}\n");
+        } else {
+            let value = "-".to_owned();
+            text += &line(&Row { check, value, verdict: Verdict::NotMeasured });
+        }
+    }
+    text
 }
 
 #[cfg(test)]
@@ -181,9 +205,19 @@ mod tests {
 
     #[test]
     fn an_unknown_set_or_check_is_refused_with_the_known_names() {
-        assert!(chosen("nothing", None).unwrap_err().to_string().contains("there is: agree"));
-        let error = chosen("agree", Some("nothing")).unwrap_err();
+        assert!(chosen("nothing", &[]).unwrap_err().to_string().contains("there is: agree"));
+        let error = chosen("agree", &["nothing".to_owned()]).unwrap_err();
         assert!(error.to_string().contains("sim-seeds, mutants, search, litmus, demo"));
+    }
+
+    #[test]
+    fn a_page_keeps_the_rows_that_were_not_measured_this_time() {
+        let first = page("agree", "", &row(0, "200 seeds, 0 violations", true));
+        let second = page("agree", &first, &row(1, "9 of 10 caught", false));
+        assert!(second.contains("| 200 seeds, 0 violations | holds |"));
+        assert!(second.contains("| 9 of 10 caught | MISSED |"));
+        let rows = second.lines().filter(|line| line.starts_with("| ")).count();
+        assert_eq!(rows, agree::CHECKS.len() + 1, "one for each check, and the heading");
     }
 
     #[test]
