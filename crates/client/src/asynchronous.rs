@@ -199,6 +199,22 @@ impl Client {
         calls::as_number(&self.call(calls::increment(key, by)?).await?)
     }
 
+    /// Refuses writes that would grow the state above so many bytes, from now on.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn set_max_state_bytes(&self, max: u64) -> Result<(), CallError> {
+        calls::as_limit(&self.call(calls::limit(max)?).await?)
+    }
+
+    /// Asks the leader to hand over, to `to` or to whoever is best.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn transfer(&self, to: Option<MemberId>) -> Result<(), CallError> {
+        self.call(Work::Transfer(to)).await.map(drop)
+    }
+
     /// How a member is, as JSON.
     ///
     /// # Errors

@@ -125,6 +125,17 @@ fn a_cluster_is_made_run_used_and_ended() {
     assert!(place.bad(1, &["get", "greeting"]).contains("no such key"));
     place.good(&["put", "short", "lived", "--ttl", "1ms"]);
 
+    place.good(&["limit", "500B"]);
+    let large = "x".repeat(600);
+    let said = place.bad(1, &["put", "large", &large]);
+    assert!(said.contains("the store is full"), "{said}");
+    assert_eq!(place.good(&["get", "visits"]), "3", "reads go on");
+    place.good(&["put", "small", "x"]);
+    place.good(&["del", "small"]);
+    place.good(&["limit", "1GiB"]);
+    place.good(&["put", "large", &large]);
+    place.good(&["del", "large"]);
+
     let status: serde_json::Value =
         serde_json::from_str(&place.good(&["status", "--json"])).unwrap();
     let leader = status["leader"].as_u64().unwrap();

@@ -82,6 +82,14 @@ pub(crate) struct Incr {
     by: i64,
 }
 
+/// Changes how much state the group holds. A write that would grow it above that is refused; reads and
+/// deletes go on.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Limit {
+    /// Bytes of keys and values, with some for each, as "4GiB"; `status` shows how many there are.
+    max_state: bytesize::ByteSize,
+}
+
 fn connect(global: &Global) -> Result<Client> {
     let options = Options { deadline: global.deadline, ..Options::of_cluster(&global.cluster)? };
     Ok(Client::connect(options)?)
@@ -174,6 +182,11 @@ pub(crate) fn cas(global: &Global, arguments: &Cas) -> Result<ExitCode> {
 pub(crate) fn incr(global: &Global, arguments: &Incr) -> Result<ExitCode> {
     let now = connect(global)?.increment(arguments.key.as_bytes(), arguments.by)?;
     println!("{now}");
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn limit(global: &Global, arguments: &Limit) -> Result<ExitCode> {
+    connect(global)?.set_max_state_bytes(arguments.max_state.0)?;
     Ok(ExitCode::SUCCESS)
 }
 

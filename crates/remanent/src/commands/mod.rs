@@ -95,6 +95,8 @@ enum Command {
     Cas(keys::Cas),
     /// Adds to an integer and prints what it is now.
     Incr(keys::Incr),
+    /// Changes how much state the group holds.
+    Limit(keys::Limit),
     /// Shows every member: role, term, log, room, clients.
     Status(status::Arguments),
     /// Asks the leader to hand over.
@@ -125,6 +127,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
         Command::Scan(arguments) => keys::scan(&global, &arguments),
         Command::Cas(arguments) => keys::cas(&global, &arguments),
         Command::Incr(arguments) => keys::incr(&global, &arguments),
+        Command::Limit(arguments) => keys::limit(&global, &arguments),
         Command::Status(arguments) => status::run(&global, &arguments),
         Command::Transfer(arguments) => status::transfer(&global, &arguments),
         Command::Inspect(arguments) => inspect::run(&arguments),
