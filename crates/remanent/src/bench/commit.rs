@@ -24,6 +24,9 @@ use crate::node::{Parts, Running, open};
 
 /// How long the members may take to find a leader.
 const ELECT_MAX: Duration = Duration::from_secs(30);
+/// How long followers sleep after they found something, and otherwise.
+const FOLLOWER_REST: Duration = Duration::from_millis(1);
+const FOLLOWER_SLEEP: Duration = Duration::from_millis(50);
 /// What a planted fault wastes.
 const PLANTED_DELAY: Duration = Duration::from_micros(5);
 
@@ -123,10 +126,10 @@ fn follower(
         while !stop.load(Ordering::Acquire) {
             shard.arm();
             let turn = shard.turn(now(clock));
-            if !turn.worked {
-                let until = turn.wake_at.since(now(clock));
-                shard.wait(until.min(Duration::from_millis(50)));
-            }
+            let until = turn.wake_at.since(now(clock));
+            // As a member's own loop: a follower does not chase its leader's tail.
+            let max = if turn.worked { FOLLOWER_REST } else { FOLLOWER_SLEEP };
+            shard.wait(until.min(max));
         }
         drop(shard.into_fabric());
         Ok(())

@@ -28,6 +28,8 @@ use crate::layout::Cluster;
 
 /// The longest sleep: a peer that was killed does not ring.
 const SLEEP_MAX: Duration = Duration::from_millis(250);
+/// How long a follower lets entries gather before it looks at them.
+const REST: Duration = Duration::from_millis(1);
 /// How long answers may take to leave once the member stops.
 const CLOSING_MAX: Duration = Duration::from_secs(1);
 
@@ -65,6 +67,14 @@ fn pin(cpu: Option<usize>) -> Result<()> {
     set.set(cpu);
     rustix::thread::sched_setaffinity(None, &set)
         .map_err(|error| anyhow::anyhow!("cannot bind to processor {cpu}: {error}"))
+}
+
+/// What a turn did.
+#[derive(Clone, Copy, Debug)]
+struct Turned {
+    is_asked: bool,
+    worked: bool,
+    wake_at: Instant,
 }
 
 struct Node {
@@ -110,18 +120,19 @@ impl Node {
         })
     }
 
-    /// One turn of everything. Whether there was anything to do, and when to come again.
-    fn turn(&mut self) -> (bool, Instant) {
+    /// One turn of everything: whether clients asked, whether there was anything to do at all, and
+    /// when to come again.
+    fn turn(&mut self) -> Turned {
         let Self { shard, door, errands, answers, .. } = self;
         let asked_at = now(self.clock);
-        let mut worked = door.take_asks(
+        let is_asked = door.take_asks(
             asked_at,
             |group, token, request| shard.request(group, token, request),
             errands,
         );
-        let now = if worked { now(self.clock) } else { asked_at };
+        let now = if is_asked { now(self.clock) } else { asked_at };
         let turn = shard.turn(now);
-        worked |= turn.worked;
+        let mut worked = is_asked || turn.worked;
         shard.take_answers(answers);
         if !answers.is_empty() {
             worked |= door.give_answers(crate::node::looping::now(self.clock), answers);
@@ -129,7 +140,26 @@ impl Node {
         worked |= self.run_errands(now);
         self.tell_notices();
         self.lose_planted();
-        (worked, turn.wake_at)
+        Turned { is_asked, worked, wake_at: turn.wake_at }
+    }
+
+    /// Whether this is a follower that has applied all that it knows to be committed.
+    fn trails(&self) -> bool {
+        self.shard.core(self.group).is_some_and(|core| {
+            matches!(core.role(), consensus::Role::Follower)
+                && self.shard.applied(self.group) >= Some(core.commit_index())
+        })
+    }
+
+    /// Lets entries gather, unless somebody rings. A follower that chases its leader's tail takes a
+    /// processor, and the very cache lines that the leader writes, and gains nothing by it.
+    fn rest(&mut self) {
+        self.shard.arm();
+        let turned = self.turn();
+        let is_free = !turned.is_asked && self.trails();
+        let until = turned.wake_at.since(now(self.clock)).min(REST);
+        self.shard.wait(if is_free { until } else { Duration::ZERO });
+        self.status.sleeps += u64::from(is_free);
     }
 
     fn lose_planted(&mut self) {
@@ -152,8 +182,12 @@ impl Node {
 
     /// A turn, and a rest if there was nothing to do.
     fn go_on(&mut self, idle_since: &mut Option<Clock>) {
-        if self.turn().0 {
+        let turned = self.turn();
+        if turned.worked {
             *idle_since = None;
+            if !turned.is_asked && self.trails() {
+                self.rest();
+            }
             return;
         }
         let since = *idle_since.get_or_insert_with(Clock::now);
@@ -161,12 +195,11 @@ impl Node {
             return std::hint::spin_loop();
         }
         self.shard.arm();
-        let (worked, wake_at) = self.turn();
-        if !worked {
-            let until = wake_at.since(now(self.clock)).min(SLEEP_MAX);
-            self.shard.wait(until);
-            self.status.sleeps += 1;
-        }
+        let Turned { worked, wake_at, .. } = self.turn();
+        let until = wake_at.since(now(self.clock)).min(SLEEP_MAX);
+        // With work found it only takes the announcement back.
+        self.shard.wait(if worked { Duration::ZERO } else { until });
+        self.status.sleeps += u64::from(!worked);
         // After a sleep one look is enough to know; spinning begins again with the next work.
         *idle_since = if worked { None } else { *idle_since };
     }
