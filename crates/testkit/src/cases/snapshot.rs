@@ -62,11 +62,12 @@ impl Plan {
         (self.live_bytes / self.value_bytes).max(1)
     }
 
-    /// What a member's directory may take: its log, two state files, and small change.
+    /// What a member's directory may take: its log, small change, and three state files: the one in
+    /// force, the next one while it is written, and one that a late member is still fetching.
     #[must_use]
     pub const fn dir_bytes_bound(&self) -> u64 {
         let state_file = self.live_bytes + self.live_bytes / 64 + 2 * self.value_bytes;
-        self.log_bytes() + 2 * state_file + (4 << 20)
+        self.log_bytes() + 3 * state_file + (4 << 20)
     }
 }
 
