@@ -130,12 +130,9 @@ impl Configuration {
 
     /// Whether the members for which `counts` holds are a quorum of every half in force.
     pub fn is_quorum(&self, mut counts: impl FnMut(MemberId) -> bool) -> bool {
-        let voters = self.voters.ids().filter(|&id| counts(id)).count();
-        if voters < self.voters.quorum() {
-            return false;
-        }
-        !self.is_joint()
-            || self.outgoing.ids().filter(|&id| counts(id)).count() >= self.outgoing.quorum()
+        let mut has_quorum =
+            |set: &MemberSet| set.ids().filter(|&id| counts(id)).nth(set.quorum() - 1).is_some();
+        has_quorum(&self.voters) && (!self.is_joint() || has_quorum(&self.outgoing))
     }
 
     /// The highest value that a quorum of every half in force has reached, where `value` tells
@@ -173,13 +170,19 @@ impl Configuration {
 
 fn quorum_th<T: Ord + Copy + Default>(set: &MemberSet, value: &mut impl FnMut(MemberId) -> T) -> T {
     let mut values = [T::default(); MEMBERS_MAX];
-    let count = set.len().min(MEMBERS_MAX);
-    for (place, id) in values.iter_mut().zip(set.ids()) {
-        *place = value(id);
+    let mut count = 0;
+    // Inserted in order: cheaper than a sort for so few.
+    for id in set.ids().take(MEMBERS_MAX) {
+        let value = value(id);
+        let mut at = count;
+        while at > 0 && value < values[at - 1] {
+            values[at] = values[at - 1];
+            at -= 1;
+        }
+        values[at] = value;
+        count += 1;
     }
-    let filled = &mut values[..count];
-    filled.sort_unstable();
-    count.checked_sub(set.quorum()).map_or_else(T::default, |place| filled[place])
+    count.checked_sub(set.quorum()).map_or_else(T::default, |place| values[place])
 }
 
 #[cfg(test)]

@@ -1,10 +1,12 @@
 //! The core: its state, and which part of it an event is for.
 
+use std::mem::ManuallyDrop;
+
 use base::{Configuration, GrantWord, Index, Instant, MemberId, Random, Term, check};
 use logfmt::{Checkpoint, ControlLine, Hole, Progress, SegmentRecord, Superblock};
 
 use crate::{
-    effect::{Effect, Refusal},
+    effect::{Effect, Output, Refusal},
     election::{Candidate, Watch},
     event::Event,
     fence::{FenceRun, Request},
@@ -92,7 +94,7 @@ pub struct Core {
 pub(crate) struct Io<'a, L> {
     pub(crate) now: Instant,
     pub(crate) log: &'a L,
-    pub(crate) out: &'a mut Vec<Effect>,
+    pub(crate) out: &'a mut dyn Output,
 }
 
 impl<L> Io<'_, L> {
@@ -152,27 +154,55 @@ impl Core {
     }
 
     /// Takes one event and appends what is to be done about it.
-    pub fn step<L: LogView>(
-        &mut self,
-        now: Instant,
-        event: Event,
-        log: &L,
-        effects: &mut Vec<Effect>,
-    ) {
+    ///
+    /// Inlined, for the events that every commit consists of: where they are told, nothing is left
+    /// of the event but a call.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "where the event is told, nothing is left of it")]
+    pub fn step<L: LogView>(&mut self, now: Instant, event: Event, log: &L, out: &mut dyn Output) {
+        let mut io = Io { now, log, out };
+        // The events that every commit consists of own nothing that would have to be dropped.
+        let event = ManuallyDrop::new(event);
+        #[expect(clippy::wildcard_enum_match_arm, reason = "`dispatch` has them all")]
+        match *event {
+            _ if self.is_failed || !self.has_started => {
+                return self.on_rare(ManuallyDrop::into_inner(event), &mut io);
+            }
+            Event::Proposed { count } => return self.on_proposed(count, &mut io),
+            Event::Appended { durable } => self.on_appended(durable, &mut io),
+            Event::ReadBack { peer, connection, chain, word } => {
+                self.on_read_back(peer, connection, (chain, word), &mut io);
+            }
+            Event::Spread => self.on_spread(&mut io),
+            Event::Applied { through } => self.on_applied(through, &mut io),
+            _ => return self.on_other(ManuallyDrop::into_inner(event), &mut io),
+        }
+        if base::ASSERTIONS {
+            self.assert_leads_rightly(log);
+        }
+    }
+
+    /// The first event, and those after the last.
+    #[cold]
+    fn on_rare<L: LogView>(&mut self, event: Event, io: &mut Io<'_, L>) {
         if self.is_failed {
             return;
         }
-        let mut io = Io { now, log, out: effects };
-        if !self.has_started {
-            self.has_started = true;
-            io.out.extend(self.slots.all().map(Effect::Revoke));
-            if base::mutant!("leader_resumes_term") {
-                self.resume_leading(&mut io);
-            }
+        self.has_started = true;
+        for slot in self.slots.all() {
+            io.out.push(Effect::Revoke(slot));
         }
-        self.dispatch(event, &mut io);
+        if base::mutant!("leader_resumes_term") {
+            self.resume_leading(io);
+        }
+        self.on_other(event, io);
+    }
+
+    /// Everything that is not a part of every commit.
+    fn on_other<L: LogView>(&mut self, event: Event, io: &mut Io<'_, L>) {
+        self.dispatch(event, io);
         if base::ASSERTIONS {
-            self.assert_invariants(log);
+            self.assert_invariants(io.log);
         }
     }
 
@@ -198,7 +228,8 @@ impl Core {
             Event::Flushed => self.on_flushed(io),
             Event::SuperblockWritten { generation } => self.on_written(generation, io),
             Event::Proposed { count } => self.on_proposed(count, io),
-            Event::Appended => self.on_appended(io),
+            Event::Appended { durable } => self.on_appended(durable, io),
+            Event::Spread => self.on_spread(io),
             Event::Persisted { through } => self.on_persisted(through, io),
             Event::ReadBack { peer, connection, chain, word } => {
                 self.on_read_back(peer, connection, (chain, word), io);
@@ -322,6 +353,9 @@ impl Core {
         }
         self.reclaim(io);
         let missing = AHEAD.saturating_sub(io.log.unopened() + self.pending.len());
+        if missing == 0 {
+            return;
+        }
         let records = self.take_segments(missing, !leads);
         if records.is_empty() {
             return;
@@ -522,7 +556,7 @@ impl Core {
         if index > self.commit {
             check!(index <= io.log.tail().index, "only what is in the log is committed");
             self.commit = index;
-            io.out.push(Effect::Commit { through: index });
+            io.out.commit(index);
         }
     }
 
@@ -545,7 +579,6 @@ impl Core {
     /// When it does not.
     pub fn assert_invariants<L: LogView>(&self, log: &L) {
         let superblock = &self.stored.current;
-        assert!(self.applied <= self.commit, "only committed entries are applied");
         assert!(self.word >= superblock.grant.revoked(), "a grant word never goes back");
         if self.is_failed {
             return;
@@ -556,11 +589,19 @@ impl Core {
             assert!(self.fence.is_none(), "a leader stops leading before it fences");
             assert_eq!(leader.term, superblock.term, "a leader leads in the term it stored");
             assert_eq!(self.word, superblock.grant, "and under its own grant word");
-            leader.assert_invariants(log.tail().index);
         }
+        self.assert_leads_rightly(log);
         let open: Option<GrantWord> =
             superblock.segments.iter().rev().find(|record| record.seal.is_none()).map(|r| r.word);
         assert!(open.is_none_or(|word| word <= superblock.grant));
+    }
+
+    /// The part of the invariants that a commit can break.
+    fn assert_leads_rightly<L: LogView>(&self, log: &L) {
+        assert!(self.applied <= self.commit, "only committed entries are applied");
+        if let Role::Leader(leader) = &self.role {
+            leader.assert_invariants(log.tail().index);
+        }
     }
 
     /// The configuration in force: the last one in the log.

@@ -29,7 +29,7 @@ pub struct Run {
     pub last: Index,
 }
 
-/// One chain to one follower: WRITE the runs, WRITE the idle commit word, READ the grant word.
+/// One chain to one follower: WRITE the run, WRITE the idle commit word, READ the grant word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Chain {
     /// To whom.
@@ -38,8 +38,9 @@ pub struct Chain {
     pub connection: Connection,
     /// Its number, unique for the life of this core.
     pub id: u64,
-    /// The entries: one run, two when the batch crosses segments, none for a mere read-back.
-    pub runs: [Option<Run>; 2],
+    /// The entries; none for a mere read-back. What crosses into the next segment goes in a chain
+    /// of its own.
+    pub run: Option<Run>,
     /// The nonce that entries under this member's grant are checked with.
     pub nonce: Nonce,
     /// The commit index for headers that are framed anew; an entry carries the smaller of this and
@@ -79,6 +80,39 @@ pub enum Refusal {
     ChangeRefused(&'static str),
 }
 
+/// Where effects go, in the order in which they are to be run.
+pub trait Output {
+    /// One more.
+    fn push(&mut self, effect: Effect);
+
+    /// One more that is a chain. Nothing of the core depends on when it is posted, so whoever has
+    /// run everything before it may post it at once.
+    fn post(&mut self, chain: &Chain) {
+        self.push(Effect::Chain(*chain));
+    }
+
+    /// One more that is an `Append` of commands.
+    fn append(&mut self, (term, nonce, commit): (Term, Nonce, Index), count: u32) {
+        self.push(Effect::Append { term, nonce, commit, what: Append::Commands(count) });
+    }
+
+    /// One more that is a `Spread`.
+    fn spread(&mut self) {
+        self.push(Effect::Spread);
+    }
+
+    /// One more that is a commit index.
+    fn commit(&mut self, through: Index) {
+        self.push(Effect::Commit { through });
+    }
+}
+
+impl Output for Vec<Effect> {
+    fn push(&mut self, effect: Effect) {
+        self.push(effect);
+    }
+}
+
 /// One thing to do.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Effect {
@@ -100,7 +134,8 @@ pub enum Effect {
     /// Withdraw every right to write this slot; answer `Released` when no write can land.
     Revoke(SlotId),
     /// Append to the own log in this term, with this commit index in the headers, and begin to
-    /// persist it; answer `Appended` at once and `Persisted` later.
+    /// persist it; answer `Appended` at once, and `Persisted` later unless it already was durable
+    /// then.
     Append {
         /// The leader's term.
         term: Term,
@@ -113,6 +148,9 @@ pub enum Effect {
     },
     /// Post a chain with one doorbell; answer `ReadBack` or `ChainFailed`.
     Chain(Chain),
+    /// As many followers as a majority needs have what is new on its way to them. Look at what has
+    /// come back from them, if that takes no time; answer `Spread` in any case, for the others.
+    Spread,
     /// Chains to this peer that are not posted yet need not be: the grant they were for is no more.
     ForgetChains {
         /// To whom.

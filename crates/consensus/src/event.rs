@@ -80,7 +80,12 @@ pub enum Event {
         count: u32,
     },
     /// `Effect::Append` is done (the log view shows how far).
-    Appended,
+    Appended {
+        /// The last own entry that is durable already, where that takes no time; 0 otherwise.
+        durable: Index,
+    },
+    /// `Effect::Spread` is due.
+    Spread,
     /// The own log is durable up to here. None of an earlier leadership arrives once a fence has
     /// begun.
     Persisted {

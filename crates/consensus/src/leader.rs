@@ -16,7 +16,7 @@ use logfmt::Progress;
 use crate::{
     boundaries::{Outline, match_point},
     core::{Core, Io, Role},
-    effect::{Append, Chain, Effect, Refusal},
+    effect::{Append, Chain, Effect, Refusal, Run},
     membership::Change,
     message::{Connection, Granted, Message, Room},
     peer::{InFlight, Peer, Stage},
@@ -154,7 +154,7 @@ impl Core {
         } else if self.is_out_of_room(io) {
             Refusal::Overloaded
         } else {
-            self.append(Append::Commands(count), io);
+            io.out.append((leader.term, leader.nonce, self.commit), count);
             return;
         };
         io.out.push(Effect::ProposalsRefused { why });
@@ -167,7 +167,7 @@ impl Core {
     }
 
     /// The own log has grown: posts it to everybody who takes it.
-    pub(crate) fn on_appended<L: LogView>(&mut self, io: &mut Io<'_, L>) {
+    pub(crate) fn on_appended<L: LogView>(&mut self, durable: Index, io: &mut Io<'_, L>) {
         let tail = io.log.tail();
         let Role::Leader(leader) = &mut self.role else { return };
         leader.noop_asked = false;
@@ -175,18 +175,36 @@ impl Core {
             leader.noop = Some(tail.index);
         }
         self.on_configuration_appended(io);
-        if mutant!("own_copy_before_persist") {
-            self.durable = tail.index;
+        let durable = if mutant!("own_copy_before_persist") { tail.index } else { durable };
+        self.durable = self.durable.max(durable.min(tail.index));
+        if self.replicate_first(io) {
+            io.out.spread();
+        } else {
+            self.after_append(io);
         }
-        self.replicate_all(io);
-        self.advance_commit(io);
+    }
+
+    /// The followers that a commit does not need.
+    pub(crate) fn on_spread<L: LogView>(&mut self, io: &mut Io<'_, L>) {
+        let Role::Leader(leader) = &self.role else { return };
+        for at in 0..leader.peers.len() {
+            self.replicate_at(at, io);
+        }
+        self.after_append(io);
+    }
+
+    fn after_append<L: LogView>(&mut self, io: &mut Io<'_, L>) {
+        // No other member has told anything that was not looked at when it came.
+        if Self::configuration(io.log).is_quorum(|id| id == self.me) {
+            self.advance_commit(self.durable, io);
+        }
         self.grant_more(io);
     }
 
     pub(crate) fn on_persisted<L: LogView>(&mut self, through: Index, io: &mut Io<'_, L>) {
         if matches!(self.role, Role::Leader(_)) {
             self.durable = self.durable.max(through.min(io.log.tail().index));
-            self.advance_commit(io);
+            self.advance_commit(self.durable, io);
         }
     }
 
@@ -261,9 +279,10 @@ impl Core {
         peer.told = granted.commit.min(point);
         plant_base_faults(peer, granted.tail.index, old_next);
         peer.counted = peer.counted.max(peer.tail);
+        let tail = peer.tail;
         self.replicate(id, io);
         self.beat(id, true, io);
-        self.advance_commit(io);
+        self.advance_commit(tail, io);
     }
 
     pub(crate) fn on_more_room<L: LogView>(
@@ -283,11 +302,20 @@ impl Core {
         }
     }
 
-    fn replicate_all<L: LogView>(&mut self, io: &mut Io<'_, L>) {
-        let Role::Leader(leader) = &self.role else { return };
-        for at in 0..leader.peers.len() {
-            self.replicate_at(at, io);
+    /// Posts what is new to as many followers as a majority needs beside this member. The others
+    /// follow after a look at what has come back: where a chain is over once it is posted, no
+    /// commit waits for more stores than it needs. Whether there are others.
+    fn replicate_first<L: LogView>(&mut self, io: &mut Io<'_, L>) -> bool {
+        let Role::Leader(leader) = &self.role else { return false };
+        let count = leader.peers.len();
+        let mut missing = count.div_ceil(2);
+        for at in 0..count {
+            if missing == 0 {
+                return true;
+            }
+            missing -= usize::from(self.replicate_at(at, io));
         }
+        false
     }
 
     pub(crate) fn replicate<L: LogView>(&mut self, id: MemberId, io: &mut Io<'_, L>) {
@@ -297,33 +325,34 @@ impl Core {
         }
     }
 
-    /// Posts what a follower's window and rooms take.
-    fn replicate_at<L: LogView>(&mut self, at: usize, io: &mut Io<'_, L>) {
+    /// Posts what a follower's window and rooms take; whether all that is in the log now is on its
+    /// way.
+    fn replicate_at<L: LogView>(&mut self, at: usize, io: &mut Io<'_, L>) -> bool {
         let tail = io.log.tail().index;
-        let Role::Leader(leader) = &mut self.role else { return };
+        let Role::Leader(leader) = &mut self.role else { return false };
         loop {
             let peer = &mut leader.peers[at];
             let is_full = peer.in_flight.len() >= self.params.chains_max
                 || peer.bytes_in_flight >= self.params.window_bytes_max;
             if !peer.is_replicating() || is_full || peer.next > tail {
-                return;
+                return peer.is_replicating() && peer.next > tail;
             }
             let batch = peer.remote.fit(io.log, peer.next, tail, self.params.batch_bytes_max);
             let batch = match batch {
                 Ok(batch) => batch,
                 Err(NoBatch::NoRoom) => {
                     peer.starved.get_or_insert(io.now);
-                    return;
+                    return false;
                 }
                 Err(NoBatch::Trimmed) => {
                     let id = peer.id;
                     self.send_snapshot(id, io);
-                    return;
+                    return false;
                 }
             };
-            peer.next = batch.last.next();
+            peer.next = batch.run.last.next();
             peer.starved = None;
-            let content = (batch.runs, batch.last, batch.bytes);
+            let content = (Some(batch.run), batch.run.last, batch.bytes);
             post(leader, at, content, (self.commit, &mut self.next_chain), io);
         }
     }
@@ -353,7 +382,7 @@ impl Core {
         {
             return;
         }
-        let content = ([None, None], peer.next.previous(), 0);
+        let content = (None, peer.next.previous(), 0);
         post(leader, at, content, (self.commit, &mut self.next_chain), io);
     }
 
@@ -372,10 +401,15 @@ impl Core {
         };
         let term = leader.term;
         let Some(peer) = leader.peer(id) else { return };
-        let Some(at) = peer.in_flight.iter().position(|posted| posted.id == chain) else { return };
-        let posted = peer.in_flight[at];
-        check!(at == 0, "read-backs arrive in the order they were posted");
-        peer.in_flight.drain(..=at);
+        let is_oldest = peer.in_flight.front().is_some_and(|oldest| oldest.id == chain);
+        if !is_oldest {
+            // One of a grant that is no more is not in flight here.
+            let at = peer.in_flight.iter().position(|posted| posted.id == chain);
+            check!(at.is_none(), "read-backs arrive in the order they were posted");
+            let Some(at) = at else { return };
+            peer.in_flight.drain(..at);
+        }
+        let Some(posted) = peer.in_flight.pop_front() else { return };
         peer.bytes_in_flight = peer.bytes_in_flight.saturating_sub(posted.bytes);
         let is_current = peer.connection == Some(connection) && posted.connection == connection;
         let is_good = if mutant!("any_term_readback") {
@@ -407,13 +441,17 @@ impl Core {
             peer.probe(io.now + retry);
             io.out.push(Effect::ForgetChains { peer: id });
         }
+        let (tail, is_behind) = (peer.tail, peer.next <= io.log.tail().index);
         if let Some(term) = deposed {
             self.saw_term(term);
             self.on_higher_term(io);
             return;
         }
-        self.replicate(id, io);
-        self.advance_commit(io);
+        // First what a client waits for.
+        self.advance_commit(tail, io);
+        if is_behind {
+            self.replicate(id, io);
+        }
         self.confirm_reads(io);
         self.settle_contest(io);
     }
@@ -440,10 +478,19 @@ impl Core {
 
     /// Re-elects this leader once a quorum has followed it after the sighting of a higher term.
     /// If that never comes true, check-quorum ends its term.
+    #[inline]
     fn settle_contest<L: LogView>(&mut self, io: &mut Io<'_, L>) {
+        if let Role::Leader(leader) = &self.role
+            && let Some(after) = leader.contested
+        {
+            self.settle(after, io);
+        }
+    }
+
+    /// What came back on chains posted after `after` counts.
+    fn settle<L: LogView>(&mut self, after: u64, io: &mut Io<'_, L>) {
         let me = self.me;
         let Role::Leader(leader) = &self.role else { return };
-        let Some(after) = leader.contested else { return };
         let follows = |id: MemberId| {
             id == me || leader.peers.iter().any(|peer| peer.id == id && peer.confirmed > after)
         };
@@ -468,17 +515,32 @@ impl Core {
         }
     }
 
-    /// The commit rule: the quorum-th largest tail, if the entry there is of this term.
-    pub(crate) fn advance_commit<L: LogView>(&mut self, io: &mut Io<'_, L>) {
+    /// The commit rule: the quorum-th largest tail, if the entry there is of this term. `moved` is
+    /// the tail because of which it is asked.
+    #[inline]
+    pub(crate) fn advance_commit<L: LogView>(&mut self, moved: Index, io: &mut Io<'_, L>) {
+        if moved > self.commit {
+            self.count_commit(moved, io);
+        }
+    }
+
+    fn count_commit<L: LogView>(&mut self, moved: Index, io: &mut Io<'_, L>) {
         let Role::Leader(leader) = &self.role else { return };
         let (me, durable) = (self.me, self.durable);
-        let reached = Self::configuration(io.log).quorum_value(|id| {
+        let tail = |id| {
             if id == me {
                 return durable;
             }
             let peer = leader.peers.iter().find(|peer| peer.id == id);
             peer.map_or(Index(0), |peer| peer.tail)
-        });
+        };
+        let configuration = Self::configuration(io.log);
+        // Mostly this tail is the one that a quorum was missing: telling that takes no sorting.
+        let reached = if configuration.is_quorum(|id| tail(id) >= moved) {
+            moved
+        } else {
+            configuration.quorum_value(tail)
+        };
         let any_term = mutant!("any_term_commit") || mutant!("any_term_commit_no_noop");
         let is_own_term = io.log.term_at(reached) == Some(leader.term);
         if reached > self.commit && (is_own_term || any_term) {
@@ -568,10 +630,12 @@ impl Core {
 }
 
 /// Posts one chain to the peer at `at`.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "a part of every commit, which passes much by value")]
 fn post<L: LogView>(
     leader: &mut Leader,
     at: usize,
-    (runs, last, bytes): ([Option<crate::effect::Run>; 2], Index, u64),
+    (run, last, bytes): (Option<Run>, Index, u64),
     (commit, next_chain): (Index, &mut u64),
     io: &mut Io<'_, L>,
 ) {
@@ -584,14 +648,14 @@ fn post<L: LogView>(
     // An idle line is believed up to the last entry of its segment: the last one sent.
     let tellable = commit.min(last);
     let clamps_wide = mutant!("commit_word_clamped_to_own_tail");
-    let tells_idle = clamps_wide || (runs[0].is_none() && peer.told < tellable);
+    let tells_idle = clamps_wide || (run.is_none() && peer.told < tellable);
     let idle = if tells_idle { peer.remote.key() } else { None };
     let tells = if idle.is_some() { tellable } else { peer.told };
     peer.in_flight.push_back(InFlight {
         id,
         word: peer.word,
         connection,
-        first: runs[0].map(|run| run.first),
+        first: run.map(|run| run.first),
         last,
         bytes,
         sequence,
@@ -601,7 +665,7 @@ fn post<L: LogView>(
     peer.bytes_in_flight += bytes;
     peer.posted_at = io.now;
     let nonce = peer.word.nonce(leader.nonce);
-    io.out.push(Effect::Chain(Chain { peer: peer.id, connection, id, runs, nonce, commit, idle }));
+    io.out.post(&Chain { peer: peer.id, connection, id, run, nonce, commit, idle });
 }
 
 /// The planted faults about where a leader begins to stream.

@@ -53,7 +53,7 @@ pub mod wire;
 
 pub use boundaries::{Outline, match_point};
 pub use core::{Core, Follower, Role, Start};
-pub use effect::{Append, Chain, Effect, Fetch, Refusal, Run};
+pub use effect::{Append, Chain, Effect, Fetch, Output, Refusal, Run};
 pub use event::{Event, SegmentEnd};
 pub use message::{Connection, Granted, Message, Room, VoteRefusal};
 pub use params::Params;

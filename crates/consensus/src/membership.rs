@@ -93,6 +93,10 @@ impl Core {
     pub(crate) fn continue_change<L: LogView>(&mut self, io: &mut Io<'_, L>) {
         let (index, configuration) = io.log.configuration();
         let Role::Leader(leader) = &mut self.role else { return };
+        let is_settled = !configuration.is_joint() && configuration.is_voter(self.me);
+        if leader.change.is_none() && is_settled {
+            return;
+        }
         if index > self.commit || leader.noop.is_none_or(|noop| noop > self.commit) {
             return;
         }

@@ -11,7 +11,7 @@ use base::{Index, mutant};
 
 use crate::{
     core::{Core, Io, Role},
-    effect::{Effect, Refusal},
+    effect::{Effect, Output, Refusal},
     leader::Leader,
     message::Connection,
     view::LogView,
@@ -41,8 +41,15 @@ pub(crate) struct Reads {
     rounds: VecDeque<Round>,
 }
 
+impl Reads {
+    /// Whether nobody waits for anything.
+    fn are_none(&self) -> bool {
+        self.rounds.is_empty() && self.waiting == self.taken
+    }
+}
+
 impl Leader {
-    pub(crate) fn refuse_reads(&self, out: &mut Vec<Effect>) {
+    pub(crate) fn refuse_reads(&self, out: &mut dyn Output) {
         let upto = self.reads.waiting;
         if upto > 0 {
             out.push(Effect::ReadsRefused { upto, why: Refusal::NotLeader(None) });
@@ -82,7 +89,16 @@ impl Core {
     }
 
     /// Answers the rounds that a quorum has confirmed.
+    #[inline]
     pub(crate) fn confirm_reads<L: LogView>(&mut self, io: &mut Io<'_, L>) {
+        if let Role::Leader(leader) = &self.role
+            && !leader.reads.are_none()
+        {
+            self.confirm_rounds(io);
+        }
+    }
+
+    fn confirm_rounds<L: LogView>(&mut self, io: &mut Io<'_, L>) {
         let me = self.me;
         let Role::Leader(leader) = &mut self.role else { return };
         let confirmed = Self::configuration(io.log).quorum_value(|id| {

@@ -1,7 +1,10 @@
 //! Where in a follower's granted segments the next entry goes.
 
 use base::{Index, mutant};
-use logfmt::place::{FIRST_OFFSET, payload_max, place};
+use logfmt::{
+    Shape,
+    place::{FIRST_OFFSET, payload_max, place},
+};
 
 use crate::{effect::Run, message::Room, view::LogView, wire};
 
@@ -21,8 +24,7 @@ pub(crate) struct Remote {
 /// What fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Batch {
-    pub(crate) runs: [Option<Run>; 2],
-    pub(crate) last: Index,
+    pub(crate) run: Run,
     pub(crate) bytes: u64,
 }
 
@@ -61,7 +63,7 @@ impl Remote {
     }
 
     /// Lays out entries from `next` to at most `tail`, at most `bytes_max` of them (but one in any
-    /// case) and at most two runs, and moves the cursor behind them.
+    /// case) and all in one segment, and moves the cursor behind them.
     pub(crate) fn fit<L: LogView>(
         &mut self,
         log: &L,
@@ -69,45 +71,34 @@ impl Remote {
         tail: Index,
         bytes_max: u64,
     ) -> Result<Batch, NoBatch> {
-        let mut batch = Batch { runs: [None, None], last: next.previous(), bytes: 0 };
-        let mut part = 0;
-        let mut index = next;
-        while index <= tail {
-            let shape = log.shape_at(index).ok_or(NoBatch::Trimmed)?;
-            let Some(room) = self.rooms.first().copied() else { break };
-            let placed = place(self.offset, shape);
-            if u64::from(shape.payload_len) > payload_max(room.len) {
-                // Its reader would refuse it. (Members of one group have one layout.)
-                break;
-            }
-            if placed.end > room.len {
-                if batch.runs[part].is_some() {
-                    part += 1;
-                }
-                if part == 2 || self.rooms.len() == 1 {
-                    break;
-                }
-                self.rooms.remove(0);
-                self.offset = FIRST_OFFSET;
-                continue;
-            }
-            let size = placed.end - self.offset;
-            if batch.bytes > 0 && batch.bytes + size > bytes_max {
-                break;
-            }
-            let run = batch.runs[part].get_or_insert(Run {
-                key: room.key,
-                offset: self.offset,
-                first: index,
-                last: index,
-            });
-            run.last = index;
-            self.has_begun = true;
-            self.offset = placed.end;
-            batch.bytes += size;
-            batch.last = index;
-            index = index.next();
+        let mut shape = log.shape_at(next).ok_or(NoBatch::Trimmed)?;
+        let mut room = *self.rooms.first().ok_or(NoBatch::NoRoom)?;
+        // Its reader would refuse it. (Members of one group have one layout.)
+        let max = payload_max(room.len);
+        let is_too_large = |shape: Shape| u64::from(shape.payload_len) > max;
+        if is_too_large(shape) {
+            return Err(NoBatch::NoRoom);
         }
-        if batch.last < next { Err(NoBatch::NoRoom) } else { Ok(batch) }
+        if place(self.offset, shape).end > room.len {
+            // The segment is full. The next one takes whatever is not too large for any.
+            room = *self.rooms.get(1).ok_or(NoBatch::NoRoom)?;
+            self.rooms.remove(0);
+            self.offset = FIRST_OFFSET;
+        }
+        let offset = self.offset;
+        let mut last = next;
+        self.offset = place(offset, shape).end;
+        while last < tail {
+            shape = log.shape_at(last.next()).ok_or(NoBatch::Trimmed)?;
+            let end = place(self.offset, shape).end;
+            if end > room.len || end - offset > bytes_max || is_too_large(shape) {
+                break;
+            }
+            self.offset = end;
+            last = last.next();
+        }
+        self.has_begun = true;
+        let run = Run { key: room.key, offset, first: next, last };
+        Ok(Batch { run, bytes: self.offset - offset })
     }
 }

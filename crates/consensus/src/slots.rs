@@ -16,13 +16,23 @@ struct Slot {
     is_revoking: bool,
 }
 
+impl Slot {
+    const fn is_free(&self) -> bool {
+        !self.in_log && self.is_released
+    }
+}
+
 /// The pool.
 ///
 /// Invariant: a slot is given out only when it is in no log and nobody can write it. At the start
 /// nothing is released: whoever could write this region before the member restarted may still be
 /// at it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Slots(Vec<Slot>);
+pub(crate) struct Slots {
+    slots: Vec<Slot>,
+    /// How many may be given out; asked at every commit.
+    free: usize,
+}
 
 impl Slots {
     /// A pool in which `used` hold segments; the rest waits for its release.
@@ -32,37 +42,41 @@ impl Slots {
         for slot in used {
             slots[place(slot)].in_log = true;
         }
-        Self(slots)
+        Self { slots, free: 0 }
     }
 
     pub(crate) fn all(&self) -> impl Iterator<Item = SlotId> + use<> {
-        (0..u32::try_from(self.0.len()).unwrap_or(u32::MAX)).map(SlotId)
+        (0..u32::try_from(self.slots.len()).unwrap_or(u32::MAX)).map(SlotId)
     }
 
-    pub(crate) fn free(&self) -> usize {
-        self.0.iter().filter(|slot| !slot.in_log && slot.is_released).count()
+    pub(crate) const fn free(&self) -> usize {
+        self.free
     }
 
     pub(crate) const fn count(&self) -> usize {
-        self.0.len()
+        self.slots.len()
     }
 
     /// Takes a free slot for a segment that `is_foreign`ly written by a peer, or by this member.
     pub(crate) fn take(&mut self, is_foreign: bool) -> Option<SlotId> {
-        let at = self.0.iter().position(|slot| !slot.in_log && slot.is_released)?;
-        self.0[at] = Slot { in_log: true, is_released: !is_foreign, is_revoking: false };
+        let at = self.slots.iter().position(Slot::is_free)?;
+        self.slots[at] = Slot { in_log: true, is_released: !is_foreign, is_revoking: false };
+        self.free -= 1;
         u32::try_from(at).ok().map(SlotId)
     }
 
     /// The segment in `slot` has left the log.
     pub(crate) fn leave(&mut self, slot: SlotId) {
-        check!(self.0[place(slot)].in_log, "a segment leaves the log once");
-        self.0[place(slot)].in_log = false;
+        let slot = &mut self.slots[place(slot)];
+        check!(slot.in_log, "a segment leaves the log once");
+        let was_free = slot.is_free();
+        slot.in_log = false;
+        self.free += usize::from(slot.is_free() && !was_free);
     }
 
     /// Whether the writer's right to `slot` must now be withdrawn: true once.
     pub(crate) fn revoke(&mut self, slot: SlotId) -> bool {
-        let slot = &mut self.0[place(slot)];
+        let slot = &mut self.slots[place(slot)];
         let is_due = !slot.is_released && !slot.is_revoking;
         slot.is_revoking |= is_due;
         is_due
@@ -70,7 +84,10 @@ impl Slots {
 
     /// Nobody can write `slot` any more.
     pub(crate) fn released(&mut self, slot: SlotId) {
-        self.0[place(slot)].is_released = true;
+        let slot = &mut self.slots[place(slot)];
+        let was_free = slot.is_free();
+        slot.is_released = true;
+        self.free += usize::from(slot.is_free() && !was_free);
     }
 }
 

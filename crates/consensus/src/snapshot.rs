@@ -121,7 +121,10 @@ impl Core {
     /// Lets the oldest segments go while slots are short: those whose entries are all in the named
     /// checkpoint, that nobody refers to, and that no member is about to need.
     pub(crate) fn reclaim<L: LogView>(&mut self, io: &mut Io<'_, L>) {
-        if self.naming.is_some() || self.install.as_ref().is_some_and(Install::is_ready) {
+        if self.slots.free() >= FREE_SLOTS_MIN
+            || self.naming.is_some()
+            || self.install.as_ref().is_some_and(Install::is_ready)
+        {
             return;
         }
         let mut limit = self.stored.current.checkpoint.at.index.min(io.log.unreferenced());
@@ -297,6 +300,6 @@ impl Core {
         // The segments of this grant may hold entries from before the gap that the checkpoint
         // closed. The log goes on in fresh ones, so that no segment ever has a gap in it.
         self.probe(id, io);
-        self.advance_commit(io);
+        self.advance_commit(index, io);
     }
 }

@@ -3,7 +3,7 @@
 use base::check;
 use logfmt::Superblock;
 
-use crate::effect::Effect;
+use crate::effect::{Effect, Output};
 
 /// The superblock in memory and how much of it is durable.
 ///
@@ -25,7 +25,7 @@ impl Stored {
 
     /// Writes `current` as soon as the write in flight, if any, is done. Returns the generation
     /// that will hold it.
-    pub(crate) fn write(&mut self, out: &mut Vec<Effect>) -> u64 {
+    pub(crate) fn write(&mut self, out: &mut dyn Output) -> u64 {
         if let Some(generation) = self.in_flight {
             self.is_dirty = true;
             return generation + 1;
@@ -38,7 +38,7 @@ impl Stored {
     }
 
     /// A write is durable; begins the next one if changes wait.
-    pub(crate) fn on_written(&mut self, generation: u64, out: &mut Vec<Effect>) {
+    pub(crate) fn on_written(&mut self, generation: u64, out: &mut dyn Output) {
         check!(self.in_flight == Some(generation), "superblock writes end in the order begun");
         self.in_flight = None;
         self.written = generation;

@@ -44,6 +44,7 @@ pub struct Place {
 /// Where an entry goes when the previous one (or the idle line) ended at `offset`, which is a
 /// multiple of [`LINE`].
 #[must_use]
+#[inline]
 pub fn place(offset: u64, shape: Shape) -> Place {
     debug_assert!(offset.is_multiple_of(LINE));
     let (header, payload) = if shape.aligned {
@@ -52,14 +53,21 @@ pub fn place(offset: u64, shape: Shape) -> Place {
     } else {
         (offset, offset + HEADER_LEN)
     };
-    let end = (payload + u64::from(shape.payload_len)).next_multiple_of(LINE);
+    let end = up_to(payload + u64::from(shape.payload_len), LINE);
     Place { header, payload, end }
+}
+
+/// The first multiple of `unit`, a power of two, that is not below `at`: a mask instead of the
+/// division that `next_multiple_of` comes to.
+#[inline]
+const fn up_to(at: u64, unit: u64) -> u64 {
+    (at + (unit - 1)) & !(unit - 1)
 }
 
 /// The only place behind `offset` where the header of an aligned entry may stand.
 #[must_use]
 pub fn aligned_header(offset: u64) -> u64 {
-    (offset + LINE).next_multiple_of(BLOCK) - LINE
+    up_to(offset + LINE, BLOCK) - LINE
 }
 
 /// The most payload bytes of one entry in segments of `segment_len` bytes: an eighth of one,

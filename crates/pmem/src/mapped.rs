@@ -112,6 +112,7 @@ impl Region for MappedRegion {
         self.mapping.fence();
     }
 
+    #[inline]
     fn persist(&mut self, range: Range<u64>) -> Ticket {
         self.mapping.check_range(&range);
         self.mapping.spend_write_delay();
@@ -122,6 +123,7 @@ impl Region for MappedRegion {
         self.issued
     }
 
+    #[inline]
     fn durable(&mut self) -> Result<Ticket, RegionError> {
         let durable = match &self.syncer {
             Some(syncer) => syncer.durable()?,

@@ -5,10 +5,11 @@ use consensus::session::{Act, Envelope, LogTime, Verdict};
 use logfmt::{Header, Kind};
 
 use crate::{
-    door::{Answer, Token},
+    door::Answer,
     env::Env,
-    group::{Group, Proposal},
+    group::Group,
     machine::{Committed, Replies, StateMachine},
+    proposals::Proposal,
     shared::Shared,
     view::RegionBytes,
 };
@@ -41,27 +42,62 @@ impl<E: Env> Group<E> {
             if index > self.commit || self.core.is_failed() {
                 break;
             }
-            let mut payload = std::mem::take(&mut self.applying.payload);
-            let read = self.log.read_payload(index, &RegionBytes(&mut self.region), &mut payload);
-            match read {
-                Ok(header) => self.apply_entry(&header, &payload, shared),
-                Err(error) => self.fail(error.to_string(), shared, now),
-            }
-            self.applying.payload = payload;
+            self.apply_one(index, shared, now);
         }
         let through = self.applied();
         if through > before {
-            self.feed(Event::Applied { through }, shared, now);
+            self.step(Event::Applied { through }, shared, now);
         }
         self.answer_reads(shared);
         through > before
     }
 
-    fn apply_entry(&mut self, header: &Header, payload: &[u8], shared: &mut Shared<E>) {
+    fn apply_one(&mut self, index: Index, shared: &mut Shared<E>, now: Instant) {
+        let own = self.proposals.take(index);
+        let token = own.as_ref().and_then(|own| own.token);
+        let envelope = own.as_ref().and_then(Proposal::envelope);
+        let answer = match (&own, envelope) {
+            (Some(own), Some(envelope)) => {
+                Some(self.apply_command(index, envelope, &own.command, shared))
+            }
+            _ => self.apply_from_log(index, shared, now),
+        };
+        if let Some(own) = own {
+            shared.recycle(own.command);
+        }
+        if let (Some(token), Some(answer)) = (token, answer) {
+            shared.answer(self.id, token, answer);
+        }
+    }
+
+    fn apply_from_log(
+        &mut self,
+        index: Index,
+        shared: &mut Shared<E>,
+        now: Instant,
+    ) -> Option<Answer> {
+        let mut payload = std::mem::take(&mut self.applying.payload);
+        let read = self.log.read_payload(index, &RegionBytes(&mut self.region), &mut payload);
+        let answer = match read {
+            Ok(header) => self.apply_entry(&header, &payload, shared),
+            Err(error) => {
+                self.fail(error.to_string(), shared, now);
+                None
+            }
+        };
+        self.applying.payload = payload;
+        answer
+    }
+
+    fn apply_entry(
+        &mut self,
+        header: &Header,
+        payload: &[u8],
+        shared: &mut Shared<E>,
+    ) -> Option<Answer> {
         let index = header.index;
-        let token = self.take_token(index);
         let (_, last_time) = self.machine.applied();
-        let answer = match header.kind {
+        match header.kind {
             Kind::NoOp | Kind::Configuration => {
                 self.machine.advance(index, last_time);
                 None
@@ -73,24 +109,24 @@ impl<E: Env> Group<E> {
                 self.machine.advance(index, time);
                 None
             }
-            Kind::Command => Some(self.apply_command(index, payload, last_time, shared)),
-        };
-        if let (Some(token), Some(answer)) = (token, answer) {
-            shared.answer(self.id, token, answer);
+            Kind::Command => Some(match Envelope::decode(payload) {
+                Ok((envelope, command)) => self.apply_command(index, envelope, command, shared),
+                Err(_) => {
+                    self.machine.advance(index, last_time);
+                    Answer::Bad("the entry has no envelope")
+                }
+            }),
         }
     }
 
     fn apply_command(
         &mut self,
         index: Index,
-        payload: &[u8],
-        last_time: LogTime,
+        mut envelope: Envelope,
+        command: &[u8],
         shared: &mut Shared<E>,
     ) -> Answer {
-        let Ok((mut envelope, command)) = Envelope::decode(payload) else {
-            self.machine.advance(index, last_time);
-            return Answer::Bad("the entry has no envelope");
-        };
+        let (_, last_time) = self.machine.applied();
         envelope.time = envelope.time.max(last_time);
         let answer = match self.sessions.admit(index, &envelope) {
             Verdict::Execute => return self.execute(index, &envelope, command, shared),
@@ -123,20 +159,6 @@ impl<E: Env> Group<E> {
         let mut buffer = shared.buffer();
         buffer.extend_from_slice(reply);
         Answer::Done(buffer)
-    }
-
-    /// The token of the own proposal at `index`, if it is one.
-    fn take_token(&mut self, index: Index) -> Option<Token> {
-        while let Some(&(at, token)) = self.in_log.front() {
-            if at > index {
-                break;
-            }
-            self.in_log.pop_front();
-            if at == index {
-                return token;
-            }
-        }
-        None
     }
 
     pub(crate) fn answer_reads(&mut self, shared: &mut Shared<E>) {
@@ -172,13 +194,15 @@ impl<E: Env> Group<E> {
 
     /// A leader whose log time passes an expiry writes a tick, when nothing else carries the time.
     pub(crate) fn tick_if_due(&mut self, now: Instant) {
+        if self.clock.is_none() || self.has_tick || self.proposals.waiting() > 0 {
+            return;
+        }
         let due = [self.machine.next_expiry(), self.sessions.next_expiry()].into_iter().flatten();
         let Some(due) = due.min() else { return };
         let Some(clock) = &mut self.clock else { return };
-        if !self.has_tick && self.proposals.is_empty() && clock.stamp(now) >= due {
+        if clock.stamp(now) >= due {
             self.has_tick = true;
-            let tick = Proposal { token: None, act: Act::Plain, command: Vec::new() };
-            self.proposals.push_back(tick);
+            self.proposals.push(None, Act::Plain, Vec::new());
         }
     }
 }

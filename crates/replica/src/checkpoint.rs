@@ -153,7 +153,7 @@ impl<E: Env> Group<E> {
         self.log.install(checkpoint);
         self.named_file = checkpoint.state.id;
         self.lower_flushed(checkpoint.at.index);
-        self.in_log.clear();
+        self.forget_in_log(shared);
         if let Some(writing) = self.writing.take() {
             self.files.remove(writing.id);
         }

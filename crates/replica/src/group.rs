@@ -4,20 +4,21 @@ use std::collections::VecDeque;
 
 use base::{ClusterId, GroupId, Incarnation, Index, Instant, MemberId, SlotId};
 use consensus::{
-    Append, Connection, Core, Effect, Event, Message, Refusal,
-    session::{LeaderClock, SessionTable},
+    Append, Chain, Connection, Core, Effect, Event, Message, Output, Refusal,
+    session::{Envelope, LeaderClock, SessionTable},
 };
 use fabric::{Access, Fabric, Key, RegionId};
-use logfmt::{MemberLog, RegionLayout, Superblock};
+use logfmt::{MemberLog, Placed, RegionLayout, Superblock};
 use pmem::{Region, Ticket};
 
 use crate::{
     apply::Applying,
+    chain::Source,
     checkpoint::{Serving, Writing},
     door::{Answer, Notice, Request, Token},
     env::Env,
     fetch::Fetching,
-    machine::StateMachine,
+    proposals::{Proposal, Proposals},
     receive::Receiving,
     shared::Shared,
     state_file::Loaded,
@@ -39,14 +40,6 @@ pub(crate) enum Waits {
     Opened,
 }
 
-/// A write that is not in the log yet.
-#[derive(Debug)]
-pub(crate) struct Proposal {
-    pub(crate) token: Option<Token>,
-    pub(crate) act: consensus::session::Act,
-    pub(crate) command: Vec<u8>,
-}
-
 /// A read on its way.
 #[derive(Debug)]
 pub(crate) struct WaitingRead {
@@ -55,7 +48,7 @@ pub(crate) struct WaitingRead {
     pub(crate) query: Vec<u8>,
 }
 
-/// Bytes of commands that may wait for the log at one time.
+/// Bytes of commands that may wait, to be put into the log or to be applied, at one time.
 const PROPOSAL_BYTES_MAX: usize = 64 << 20;
 /// Requests that may wait at one time, of each kind.
 const WAITING_MAX: usize = 1 << 16;
@@ -77,8 +70,12 @@ pub(crate) struct Group<E: Env> {
     pub(crate) files: E::Files,
     pub(crate) machine: E::Machine,
     pub(crate) sessions: SessionTable,
-    /// Events that answer effects of this very turn.
-    pub(crate) ready: VecDeque<Event>,
+    /// Commands to append, before any other effect: the term, the commit index and how many.
+    commands: Option<(base::Term, Index, u32)>,
+    /// The log was appended to, and the core is to be told at once: how far it is durable.
+    appended: Option<Index>,
+    /// Followers beyond a majority are to be told what was appended.
+    spreads: bool,
     /// Events that answer effects in the next turn.
     pub(crate) later: VecDeque<Event>,
     effects: Vec<Effect>,
@@ -86,10 +83,7 @@ pub(crate) struct Group<E: Env> {
     keys: Vec<(SlotId, Key)>,
     /// Slots whose writers of an earlier life may not be done yet.
     unquiesced: Vec<SlotId>,
-    pub(crate) proposals: VecDeque<Proposal>,
-    proposal_bytes: usize,
-    /// Own proposals in the log that are not applied yet.
-    pub(crate) in_log: VecDeque<(Index, Option<Token>)>,
+    pub(crate) proposals: Proposals,
     pub(crate) clock: Option<LeaderClock>,
     pub(crate) has_tick: bool,
     pub(crate) last_ticket: u64,
@@ -135,6 +129,51 @@ pub(crate) struct Parts<E: Env> {
     pub(crate) damage: Option<logfmt::Damage>,
 }
 
+/// Where a step's effects go: a chain onto the fabric, a commit index and commands to append to
+/// where they are kept, as long as no other effect stands before them; everything else is gathered.
+struct Outlet<'a, E: Env> {
+    source: Source<'a>,
+    commit: &'a mut Index,
+    commands: &'a mut Option<(base::Term, Index, u32)>,
+    spreads: &'a mut bool,
+    effects: &'a mut Vec<Effect>,
+    shared: &'a mut Shared<E>,
+}
+
+impl<E: Env> Output for Outlet<'_, E> {
+    fn push(&mut self, effect: Effect) {
+        self.effects.push(effect);
+    }
+
+    fn spread(&mut self) {
+        *self.spreads = true;
+    }
+
+    fn append(&mut self, (term, nonce, commit): (base::Term, base::Nonce, Index), count: u32) {
+        if self.effects.is_empty() {
+            *self.commands = Some((term, commit, count));
+        } else {
+            let what = Append::Commands(count);
+            self.effects.push(Effect::Append { term, nonce, commit, what });
+        }
+    }
+
+    fn commit(&mut self, through: Index) {
+        if self.effects.is_empty() {
+            *self.commit = (*self.commit).max(through);
+        } else {
+            self.effects.push(Effect::Commit { through });
+        }
+    }
+
+    fn post(&mut self, chain: &Chain) {
+        let is_posted = self.effects.is_empty() && self.source.post_now(chain, self.shared);
+        if !is_posted {
+            self.effects.push(Effect::Chain(*chain));
+        }
+    }
+}
+
 impl<E: Env> Group<E> {
     pub(crate) fn new(parts: Parts<E>) -> Self {
         let applied = parts.core.applied_index();
@@ -151,15 +190,15 @@ impl<E: Env> Group<E> {
             files: parts.files,
             machine: parts.machine,
             sessions: parts.sessions,
-            ready: VecDeque::new(),
+            commands: None,
+            appended: None,
+            spreads: false,
             later: VecDeque::new(),
             effects: Vec::new(),
             persisting: VecDeque::new(),
             keys: Vec::new(),
             unquiesced: Vec::new(),
-            proposals: VecDeque::new(),
-            proposal_bytes: 0,
-            in_log: VecDeque::new(),
+            proposals: Proposals::default(),
             clock: None,
             has_tick: false,
             last_ticket: 0,
@@ -188,26 +227,75 @@ impl<E: Env> Group<E> {
         (identity.cluster, identity.incarnation)
     }
 
-    pub(crate) fn view(&self) -> View<'_> {
-        let lowest = self.machine.lowest_referenced();
-        let unreferenced = lowest.map_or(Index(u64::MAX), Index::previous);
-        View { log: &self.log, unreferenced }
+    pub(crate) const fn view(&self) -> View<'_, E::Machine> {
+        View { log: &self.log, machine: &self.machine }
     }
 
     /// Gives the core an event and runs what it wants done, and what follows at once.
+    #[inline(never)]
     pub(crate) fn feed(&mut self, event: Event, shared: &mut Shared<E>, now: Instant) {
-        self.ready.push_back(event);
-        while let Some(event) = self.ready.pop_front() {
-            let mut effects = std::mem::take(&mut self.effects);
-            let lowest = self.machine.lowest_referenced();
-            let unreferenced = lowest.map_or(Index(u64::MAX), Index::previous);
-            let view = View { log: &self.log, unreferenced };
-            self.core.step(now, event, &view, &mut effects);
-            for effect in effects.drain(..) {
-                self.run(effect, shared, now);
-            }
-            self.effects = effects;
+        self.step(event, shared, now);
+        self.spread(shared, now);
+    }
+
+    /// Tells the followers beyond a majority what was appended, if it has not been done.
+    pub(crate) fn spread(&mut self, shared: &mut Shared<E>, now: Instant) {
+        if std::mem::take(&mut self.spreads) {
+            self.step(Event::Spread, shared, now);
         }
+    }
+
+    /// [`Self::feed`], inlined for the events of every commit, and with [`Self::spread`] left to the
+    /// caller.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "where the event is told, nothing is left of it")]
+    pub(crate) fn step(&mut self, event: Event, shared: &mut Shared<E>, now: Instant) {
+        self.step_core(event, shared, now);
+        if let Some((term, commit, count)) = self.commands.take() {
+            self.append((term, commit), Append::Commands(count), now);
+        }
+        self.run_effects(shared, now);
+        while let Some(durable) = self.appended.take() {
+            self.step_core(Event::Appended { durable }, shared, now);
+            self.run_effects(shared, now);
+        }
+    }
+
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "where the event is told, nothing is left of it")]
+    fn step_core(&mut self, event: Event, shared: &mut Shared<E>, now: Instant) {
+        let view = View { log: &self.log, machine: &self.machine };
+        let (group, line, region_id) = (self.id, self.line, self.region_id);
+        let source = Source { group, line, region_id, log: &self.log };
+        let mut outlet = Outlet {
+            source,
+            commit: &mut self.commit,
+            commands: &mut self.commands,
+            spreads: &mut self.spreads,
+            effects: &mut self.effects,
+            shared,
+        };
+        self.core.step(now, event, &view, &mut outlet);
+    }
+
+    #[inline]
+    fn run_effects(&mut self, shared: &mut Shared<E>, now: Instant) {
+        if !self.effects.is_empty() {
+            self.run_all(shared, now);
+        }
+    }
+
+    fn run_all(&mut self, shared: &mut Shared<E>, now: Instant) {
+        let mut effects = std::mem::take(&mut self.effects);
+        for effect in effects.drain(..) {
+            self.run(effect, shared, now);
+        }
+        self.effects = effects;
+    }
+
+    pub(crate) const fn source(&self) -> Source<'_> {
+        let (group, line, region_id) = (self.id, self.line, self.region_id);
+        Source { group, line, region_id, log: &self.log }
     }
 
     fn run(&mut self, effect: Effect, shared: &mut Shared<E>, now: Instant) {
@@ -229,9 +317,10 @@ impl<E: Env> Group<E> {
             Effect::Trim(slot) => self.log.trim(slot),
             Effect::Revoke(slot) => self.revoke(slot, shared),
             Effect::Append { term, commit, what, .. } => {
-                self.append((term, commit), what, shared, now);
+                self.append((term, commit), what, now);
             }
-            Effect::Chain(chain) => self.post_or_queue(chain, shared),
+            Effect::Chain(chain) => self.post_or_queue(&chain, shared),
+            Effect::Spread => self.spreads = true,
             Effect::ForgetChains { peer } => shared.forget_chains_to(peer, self.line),
             Effect::ReadControl { peer, connection } => {
                 shared.read_control(peer, connection, (self.id, self.line));
@@ -337,87 +426,89 @@ impl<E: Env> Group<E> {
         !self.unquiesced.is_empty()
     }
 
-    fn append(
-        &mut self,
-        (term, commit): (base::Term, Index),
-        what: Append,
-        shared: &mut Shared<E>,
-        now: Instant,
-    ) {
-        let before = self.log.tail().index;
-        match what {
-            Append::NoOp => {
-                self.append_one(logfmt::Kind::NoOp, term, commit, &[]);
-            }
+    fn append(&mut self, (term, commit): (base::Term, Index), what: Append, now: Instant) {
+        let placed = match what {
+            Append::NoOp => self.append_one(logfmt::Kind::NoOp, term, commit, &[]),
             Append::Configuration(configuration) => {
                 let mut payload = Vec::new();
                 logfmt::encode_configuration(&configuration, &mut payload);
-                self.append_one(logfmt::Kind::Configuration, term, commit, &[&payload]);
+                self.append_one(logfmt::Kind::Configuration, term, commit, &[&payload])
             }
-            Append::Commands(count) => self.append_commands(count, (term, commit), shared, now),
+            Append::Commands(count) => self.append_commands(count, (term, commit), now),
+        };
+        let mut durable = Index(0);
+        if let Some((first, last)) = placed {
+            let (ticket, tail) = (self.persist_own(&first, &last), last.position.index);
+            // Where it takes no time, it need not be asked for a second time.
+            let is_durable = self.region.durable().is_ok_and(|durable| ticket <= durable);
+            if is_durable && self.persisting.is_empty() {
+                self.flushed = self.flushed.max(tail);
+                durable = tail;
+            } else {
+                self.persisting.push_back((ticket, Waits::Own(tail)));
+            }
         }
-        let tail = self.log.tail().index;
-        if tail > before {
-            self.persist_own(before.next(), tail);
-        }
-        self.ready.push_back(Event::Appended);
+        self.appended = Some(self.appended.map_or(durable, |already| already.max(durable)));
     }
 
+    /// Appends one entry that nobody waits for; where it lies, as the first and the last.
     fn append_one(
         &mut self,
         kind: logfmt::Kind,
         term: base::Term,
         commit: Index,
         payload: &[&[u8]],
-    ) {
+    ) -> Option<(Placed, Placed)> {
         let entry = logfmt::NewEntry { kind, term, commit, aligned: false, payload };
-        let appended = self.log.append(&mut RegionBytes(&mut self.region), entry);
-        if let Ok(placed) = appended {
-            self.in_log.push_back((placed.position.index, None));
-        }
+        let placed = self.log.append(&mut RegionBytes(&mut self.region), entry).ok()?;
+        Some((placed, placed))
     }
 
+    /// Appends commands that wait, as far as there is room; where the first and the last lie.
     fn append_commands(
         &mut self,
         count: u32,
         (term, commit): (base::Term, Index),
-        shared: &mut Shared<E>,
         now: Instant,
-    ) {
+    ) -> Option<(Placed, Placed)> {
+        let time = self.clock.as_mut()?.stamp(now);
+        let mut all: Option<(Placed, Placed)> = None;
         for _ in 0..count {
-            let Some(proposal) = self.proposals.front() else { return };
-            let Some(clock) = &mut self.clock else { return };
-            let (time, act) = (clock.stamp(now), proposal.act);
-            let envelope = consensus::session::Envelope { time, act }.encode();
+            let Some(proposal) = self.proposals.first_waiting() else { break };
+            let envelope = Envelope { time, act: proposal.act };
+            let encoded = envelope.encode();
             let kind = match proposal.token {
                 Some(_) => logfmt::Kind::Command,
                 None => logfmt::Kind::Tick,
             };
-            let payload: [&[u8]; 2] = [&envelope, &proposal.command];
+            let payload: [&[u8]; 2] = [&encoded, &proposal.command];
             let entry = logfmt::NewEntry { kind, term, commit, aligned: false, payload: &payload };
-            match self.log.append(&mut RegionBytes(&mut self.region), entry) {
-                Ok(placed) => {
-                    self.in_log.push_back((placed.position.index, proposal.token));
-                    self.proposal_bytes -= proposal.command.len();
-                    if let Some(proposal) = self.proposals.pop_front() {
-                        shared.recycle(proposal.command);
-                    }
-                }
-                Err(_) => return,
+            let Ok(placed) = self.log.append(&mut RegionBytes(&mut self.region), entry) else {
+                break;
+            };
+            all = Some((all.map_or(placed, |(first, _)| first), placed));
+            self.proposals.note_in_log(placed.position.index, &envelope, &encoded);
+        }
+        all
+    }
+
+    /// Forgets what own entries say: they are read from the log, if they are ever applied.
+    pub(crate) fn forget_in_log(&mut self, shared: &mut Shared<E>) {
+        while let Some(Proposal { token, command, .. }) = self.proposals.take_in_log() {
+            shared.recycle(command);
+            if let Some(token) = token {
+                shared.answer(self.id, token, Answer::Unknown);
             }
         }
     }
 
     /// Begins to persist own entries, which lie in one segment or in several.
-    fn persist_own(&mut self, first: Index, last: Index) {
-        let ticket = match (self.log.location(first), self.log.location(last)) {
-            (Some(from), Some(to)) if from.slot == to.slot => {
-                let start = self.layout.slot(from.slot).start;
-                self.region.persist(start + from.header..start + to.end)
-            }
-            _ => self.persist_extents(first),
-        };
-        self.persisting.push_back((ticket, Waits::Own(last)));
+    fn persist_own(&mut self, first: &Placed, last: &Placed) -> Ticket {
+        if first.slot != last.slot {
+            return self.persist_extents(first.position.index);
+        }
+        let start = self.layout.slot(first.slot).start;
+        self.region.persist(start + first.place.header..start + last.place.end)
     }
 
     /// Begins to persist the log from `first` on.
@@ -521,11 +612,7 @@ impl<E: Env> Group<E> {
         self.clock = None;
         self.has_tick = false;
         shared.forget_chains(self.line);
-        for (_, token) in self.in_log.drain(..) {
-            if let Some(token) = token {
-                shared.answer(self.id, token, Answer::Unknown);
-            }
-        }
+        self.forget_in_log(shared);
         self.refuse_proposals(Refusal::NotLeader(None), shared);
         let waiting = self.last_ticket;
         self.refuse_reads(waiting, Refusal::NotLeader(None), shared);
@@ -533,10 +620,10 @@ impl<E: Env> Group<E> {
     }
 
     fn refuse_proposals(&mut self, why: Refusal, shared: &mut Shared<E>) {
-        self.proposal_bytes = 0;
         self.has_tick = false;
-        for proposal in self.proposals.drain(..) {
-            if let Some(token) = proposal.token {
+        for Proposal { token, command, .. } in self.proposals.take_waiting() {
+            shared.recycle(command);
+            if let Some(token) = token {
                 shared.answer(self.id, token, answer_to(why));
             }
         }
@@ -567,13 +654,12 @@ impl<E: Env> Group<E> {
                 if len as u64 > max {
                     let answer = Answer::Bad("the command is larger than an entry may be");
                     shared.answer(self.id, token, answer);
-                } else if self.proposals.len() >= WAITING_MAX
-                    || self.proposal_bytes + command.len() > PROPOSAL_BYTES_MAX
+                } else if self.proposals.waiting() >= WAITING_MAX
+                    || self.proposals.bytes() + command.len() > PROPOSAL_BYTES_MAX
                 {
                     shared.answer(self.id, token, Answer::Overloaded);
                 } else {
-                    self.proposal_bytes += command.len();
-                    self.proposals.push_back(Proposal { token: Some(token), act, command });
+                    self.proposals.push(Some(token), act, command);
                 }
             }
             Request::Read { query } => {
@@ -588,14 +674,32 @@ impl<E: Env> Group<E> {
         }
     }
 
+    /// Tells the core what effects of earlier steps have come to, and the time.
+    pub(crate) fn answer_later(&mut self, shared: &mut Shared<E>, now: Instant) -> bool {
+        let mut worked = false;
+        for _ in 0..self.later.len() {
+            if let Some(event) = self.later.pop_front() {
+                self.feed(event, shared, now);
+                worked = true;
+            }
+        }
+        if self.core.deadline() <= now {
+            self.feed(Event::Tick, shared, now);
+            self.sweep(now);
+            worked = true;
+        }
+        self.tick_if_due(now);
+        worked
+    }
+
     /// Shows the core what clients wait for.
     pub(crate) fn offer(&mut self, shared: &mut Shared<E>, now: Instant) -> bool {
         let mut worked = false;
-        if let Ok(count) = u32::try_from(self.proposals.len())
+        if let Ok(count) = u32::try_from(self.proposals.waiting())
             && count > 0
         {
             worked = true;
-            self.feed(Event::Proposed { count }, shared, now);
+            self.step(Event::Proposed { count }, shared, now);
         }
         if let Some(last) = self.reads_waiting.back() {
             let upto = last.ticket;

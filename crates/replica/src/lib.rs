@@ -29,6 +29,7 @@ mod greeting;
 mod group;
 mod limits;
 pub mod machine;
+mod proposals;
 mod receive;
 mod shard;
 mod shared;

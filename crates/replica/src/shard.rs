@@ -4,8 +4,9 @@
 //! the time and learns whether it did anything and when it wants to be called again.
 //!
 //! ```text
-//!  turn:  fabric events -> durability -> answers of the last turn -> ticks -> requests
-//!           -> completions -> durability -> walk -> apply -> checkpoints and transfers -> publish
+//!  turn:  requests -> completions -> durability -> walk -> apply
+//!           -> fabric events -> answers to effects -> ticks -> checkpoints and transfers
+//!           -> durability -> publish
 //! ```
 
 use std::ops::Range;
@@ -181,16 +182,38 @@ impl<E: Env> Shard<E> {
     }
 
     /// Does what there is to do, a bounded amount of it.
+    ///
+    /// What clients want goes first: nothing stands between a request and its commit.
     pub fn turn(&mut self, now: Instant) -> Turn {
-        let mut worked = self.take_events(now);
-        worked |= self.release_quiesced();
-        for at in 0..self.groups.len() {
-            worked |= self.begin_group(at, now);
+        let Self { shared, groups, .. } = self;
+        let mut worked = false;
+        for group in &mut *groups {
+            worked |= group.offer(shared, now);
         }
-        // What was just posted may be done already: then it commits and is applied in this turn.
+        // What was just posted may be done already: then it commits and is applied before the
+        // followers that it does not need are told.
         worked |= self.take_completions(now);
-        for at in 0..self.groups.len() {
-            worked |= self.end_group(at, now);
+        for group in &mut self.groups {
+            group.spread(&mut self.shared, now);
+        }
+        worked |= self.take_completions(now);
+        let Self { shared, groups, .. } = self;
+        for group in &mut *groups {
+            group.spread(shared, now);
+            worked |= group.poll_durable(shared, now);
+            worked |= group.observe(shared, now);
+            worked |= group.apply(shared, now);
+        }
+        worked |= self.take_events(now);
+        worked |= self.release_quiesced();
+        let Self { shared, groups, .. } = self;
+        for group in &mut *groups {
+            worked |= group.answer_later(shared, now);
+            worked |= group.write_checkpoint(shared, now);
+            group.resume_fetch(shared);
+            worked |= group.continue_receive(shared, now);
+            worked |= group.poll_durable(shared, now);
+            group.publish(shared);
         }
         worked |= self.drop_links(now);
         worked |= self.post_queued();
@@ -198,42 +221,6 @@ impl<E: Env> Shard<E> {
         let deadlines = self.groups.iter().map(|group| group.core.deadline());
         let wake_at = deadlines.chain([self.connect_at]).min().unwrap_or(now);
         Turn { worked, wake_at }
-    }
-
-    /// Answers of the last turn, timers, and what clients want.
-    fn begin_group(&mut self, at: usize, now: Instant) -> bool {
-        let Self { shared, groups, .. } = self;
-        let group = &mut groups[at];
-        let mut worked = group.poll_durable(shared, now);
-        for _ in 0..group.later.len() {
-            if let Some(event) = group.later.pop_front() {
-                group.feed(event, shared, now);
-                worked = true;
-            }
-        }
-        if group.core.deadline() <= now {
-            group.feed(Event::Tick, shared, now);
-            group.sweep(now);
-            worked = true;
-        }
-        group.tick_if_due(now);
-        worked |= group.offer(shared, now);
-        worked
-    }
-
-    /// What the log brought, and what follows from it.
-    fn end_group(&mut self, at: usize, now: Instant) -> bool {
-        let Self { shared, groups, .. } = self;
-        let group = &mut groups[at];
-        let mut worked = group.poll_durable(shared, now);
-        worked |= group.observe(shared, now);
-        worked |= group.apply(shared, now);
-        worked |= group.write_checkpoint(shared, now);
-        group.resume_fetch(shared);
-        worked |= group.continue_receive(shared, now);
-        worked |= group.poll_durable(shared, now);
-        group.publish(shared);
-        worked
     }
 
     fn take_events(&mut self, now: Instant) -> bool {
@@ -410,7 +397,8 @@ impl<E: Env> Shard<E> {
             Purpose::Chain(chain) if is_good => {
                 let word = base::GrantWord(completion.word);
                 let event = Event::ReadBack { peer, connection, chain, word };
-                group.feed(event, shared, now);
+                group.step(event, shared, now);
+                group.apply(shared, now);
             }
             Purpose::Chain(_) => {
                 group.feed(Event::ChainFailed { peer, connection }, shared, now);
@@ -461,7 +449,7 @@ impl<E: Env> Shard<E> {
                     Queued::Message(bytes) => post_message(&mut shared.fabric, qp, bytes),
                     Queued::Chain(line, chain) => {
                         let group = groups.iter_mut().find(|group| group.line == *line);
-                        group.map_or(Ok(()), |group| group.post_chain(chain, qp, shared))
+                        group.map_or(Ok(()), |group| group.post_queued(chain, at, shared))
                     }
                 };
                 if posted == Err(PostError::Full) {

@@ -164,12 +164,13 @@ impl<E: Env> Shared<E> {
         u64::from(line) * CONTROL_LEN as u64
     }
 
-    pub(crate) fn link(&mut self, peer: MemberId, connection: Connection) -> Option<&mut Link> {
-        self.links.iter_mut().find(|link| link.peer == peer && link.qp.0 == connection.0)
+    /// Which of the links is this life of the connection with a peer.
+    pub(crate) fn link_at(&self, peer: MemberId, connection: Connection) -> Option<usize> {
+        self.links.iter().position(|link| link.qp.0 == connection.0 && link.peer == peer)
     }
 
-    pub(crate) fn qp(&mut self, peer: MemberId, connection: Connection) -> Option<Qp> {
-        self.link(peer, connection).map(|link| link.qp)
+    pub(crate) fn qp(&self, peer: MemberId, connection: Connection) -> Option<Qp> {
+        self.link_at(peer, connection).map(|at| self.links[at].qp)
     }
 
     pub(crate) fn drop_link(&mut self, peer: MemberId, connection: Connection) {
@@ -219,7 +220,8 @@ impl<E: Env> Shared<E> {
         connection: Connection,
         (group, line): (GroupId, u32),
     ) {
-        let Some(link) = self.link(peer, connection) else { return };
+        let Some(at) = self.link_at(peer, connection) else { return };
+        let link = &self.links[at];
         let Some(theirs) = link.greeting.group(group) else { return };
         let qp = link.qp;
         let key = fabric::Key(link.greeting.control_key);

@@ -5,6 +5,8 @@ use consensus::LogView;
 use logfmt::{Boundary, Bytes, BytesMut, Extent, MemberLog, Position, Shape};
 use pmem::Region;
 
+use crate::machine::StateMachine;
+
 /// A region as the log reads and writes it.
 #[derive(Debug)]
 pub(crate) struct RegionBytes<'a, R>(pub(crate) &'a mut R);
@@ -23,12 +25,12 @@ impl<R: Region> BytesMut for RegionBytes<'_, R> {
 
 /// A member's log, with what its state machine still refers to.
 #[derive(Debug)]
-pub(crate) struct View<'a> {
+pub(crate) struct View<'a, M> {
     pub(crate) log: &'a MemberLog,
-    pub(crate) unreferenced: Index,
+    pub(crate) machine: &'a M,
 }
 
-impl LogView for View<'_> {
+impl<M: StateMachine> LogView for View<'_, M> {
     fn tail(&self) -> Position {
         self.log.tail()
     }
@@ -67,6 +69,6 @@ impl LogView for View<'_> {
     }
 
     fn unreferenced(&self) -> Index {
-        self.unreferenced
+        self.machine.lowest_referenced().map_or(Index(u64::MAX), Index::previous)
     }
 }

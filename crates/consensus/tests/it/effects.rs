@@ -43,9 +43,10 @@ impl World {
             Effect::Revoke(slot) => self.member(id).jobs.push_back(Job::Deregister(slot)),
             Effect::Append { term, commit, what, .. } => {
                 self.append(id, (term, commit), what);
-                ready.push_back(Event::Appended);
+                ready.push_back(Event::Appended { durable: Index(0) });
             }
             Effect::Chain(chain) => self.post(id, chain),
+            Effect::Spread => ready.push_back(Event::Spread),
             // Every chain is posted at once here: none waits.
             Effect::ForgetChains { .. } => {}
             Effect::ReadControl { peer, connection } => self.read_control(id, peer, connection),

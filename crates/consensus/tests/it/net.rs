@@ -66,7 +66,7 @@ pub(crate) struct Posted {
 
 impl Posted {
     pub(crate) fn is_beat(&self) -> bool {
-        self.chain.runs[0].is_none() && self.chain.idle.is_none()
+        self.chain.run.is_none() && self.chain.idle.is_none()
     }
 
     fn loud(&self) -> Loud {
@@ -148,7 +148,7 @@ impl World {
         }
         let member = &self.members[&from];
         let mut writes = Vec::new();
-        for run in chain.runs.into_iter().flatten() {
+        if let Some(run) = chain.run {
             frame(member, run, (chain.nonce, chain.commit), &mut writes);
         }
         if let Some(key) = chain.idle {
@@ -214,8 +214,8 @@ impl World {
         }
         self.chains[at].progress = Progress::Placed;
         self.chains[at].writes = writes;
-        let runs = text::runs(&self.chains[at].chain);
-        self.say(loud, format!("{from:?} => {to:?}: {runs} placed"));
+        let run = text::run(&self.chains[at].chain);
+        self.say(loud, format!("{from:?} => {to:?}: {run} placed"));
     }
 
     /// The READ of the word makes durable what the chain wrote.

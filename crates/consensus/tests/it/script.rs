@@ -361,7 +361,7 @@ impl World {
                 Progress::Sampled(word) => format!("has read {word}"),
                 Progress::Failed => "failed".to_owned(),
             };
-            format!("{from:?} => {to:?}: {}, {progress}{late}", text::runs(&posted.chain))
+            format!("{from:?} => {to:?}: {}, {progress}{late}", text::run(&posted.chain))
         });
         let lines: Vec<String> = mail.chain(chains).collect();
         lines.into_iter().for_each(|line| self.say(Loud::Headline, line));

@@ -52,7 +52,7 @@ pub(crate) fn configuration(configuration: &Configuration) -> String {
 pub(crate) fn chain(chain: &Chain, slot: impl Fn(u64) -> Option<SlotId>) -> String {
     let name = |key| slot(key).map_or_else(|| "a segment".to_owned(), |slot| format!("{slot:?}"));
     let mut parts = Vec::new();
-    for run in chain.runs.into_iter().flatten() {
+    if let Some(run) = chain.run {
         parts.push(format!(
             "WRITE {}..{} into {}@{}",
             run.first,
@@ -68,17 +68,11 @@ pub(crate) fn chain(chain: &Chain, slot: impl Fn(u64) -> Option<SlotId>) -> Stri
     parts.join(", ")
 }
 
-pub(crate) fn runs(chain: &Chain) -> String {
-    let runs: Vec<String> = chain
-        .runs
-        .into_iter()
-        .flatten()
-        .map(|run| format!("{}..{}", run.first, run.last))
-        .collect();
-    match (runs.is_empty(), chain.idle) {
-        (true, Some(_)) => "commit word".to_owned(),
-        (true, None) => "nothing".to_owned(),
-        (false, _) => runs.join(", "),
+pub(crate) fn run(chain: &Chain) -> String {
+    match (chain.run, chain.idle) {
+        (Some(run), _) => format!("{}..{}", run.first, run.last),
+        (None, Some(_)) => "commit word".to_owned(),
+        (None, None) => "nothing".to_owned(),
     }
 }
 

@@ -1,12 +1,12 @@
 //! The leader's own append: the same placement and the same cut rule as for a reader, only that
 //! this member is the one writer of the segments.
 
-use base::{Configuration, Index, SlotId, Term};
+use base::{Configuration, Digest, Index, SlotId, Term};
 
 use super::{MemberLog, slot_place};
 use crate::bytes::BytesMut;
 use crate::configuration::{CONFIGURATION_LEN_MAX, decode_configuration};
-use crate::entry::{HEADER_BYTES, Header, digest_of_pieces};
+use crate::entry::{HEADER_BYTES, Header, digest_of, digest_of_pieces, gather};
 use crate::place::{FIRST_OFFSET, payload_max, place};
 use crate::{Kind, Place, Position, Shape};
 
@@ -75,7 +75,39 @@ pub enum AppendError {
 struct Plan {
     segment: usize,
     place: Place,
-    configuration: Option<Configuration>,
+    configuration: Option<Box<Configuration>>,
+}
+
+/// A payload, put together behind room for the header if the whole entry is small.
+struct Body<'a> {
+    pieces: &'a [&'a [u8]],
+    /// Header and payload; empty when the entry is not small.
+    line: &'a mut [u8],
+}
+
+impl<'a> Body<'a> {
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a part of every append, which passes much by value")]
+    fn new(pieces: &'a [&'a [u8]], shape: Shape, line: &'a mut [u8; ONE_COPY]) -> Self {
+        let len = usize::try_from(shape.payload_len).unwrap_or(usize::MAX);
+        match line.get_mut(..len.saturating_add(HEADER_BYTES)) {
+            Some(line) if !shape.aligned => {
+                gather(pieces, &mut line[HEADER_BYTES..]);
+                Self { pieces, line }
+            }
+            Some(_) | None => Self { pieces, line: &mut [] },
+        }
+    }
+
+    /// The digest of an entry with this payload.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a part of every append, which passes much by value")]
+    fn digest(&self, previous: Digest, kind: Kind, term: Term, index: Index) -> Digest {
+        match self.line.get(HEADER_BYTES..) {
+            Some(payload) => digest_of(previous, kind, term, index, payload),
+            None => digest_of_pieces(previous, kind, term, index, self.pieces),
+        }
+    }
 }
 
 impl MemberLog {
@@ -97,6 +129,8 @@ impl MemberLog {
         let index = previous.index.next();
         let shape = self.shape_of(entry.payload, entry.aligned)?;
         let plan = self.plan(index, entry.kind, shape, entry.payload)?;
+        let mut line = [0; ONE_COPY];
+        let body = Body::new(entry.payload, shape, &mut line);
         let header = Header {
             kind: entry.kind,
             aligned: entry.aligned,
@@ -104,9 +138,9 @@ impl MemberLog {
             index,
             commit: entry.commit.min(previous.index),
             payload_len: shape.payload_len,
-            digest: digest_of_pieces(previous.digest, entry.kind, entry.term, index, entry.payload),
+            digest: body.digest(previous.digest, entry.kind, entry.term, index),
         };
-        Ok(self.put(bytes, plan, header, previous, entry.payload))
+        Ok(self.put(bytes, plan, header, previous, body))
     }
 
     /// Appends a copy of an entry of another log: kind, term, index and digest stay, the header is
@@ -131,7 +165,9 @@ impl MemberLog {
         };
         let previous = previous.filter(|previous| previous.term <= header.term).ok_or(broken)?;
         let shape = self.shape_of(payload, header.aligned)?;
-        let digest = digest_of_pieces(previous.digest, header.kind, header.term, index, payload);
+        let mut line = [0; ONE_COPY];
+        let body = Body::new(payload, shape, &mut line);
+        let digest = body.digest(previous.digest, header.kind, header.term, index);
         if digest != header.digest || shape != header.shape() {
             return Err(broken);
         }
@@ -140,11 +176,13 @@ impl MemberLog {
         let plan = self.plan(index, header.kind, shape, payload)?;
         let copy = Header { commit: commit.min(index.previous()), ..*header };
         if index <= self.tail.index && !differs {
-            return Ok(self.put_beside(bytes, plan, copy, previous, payload));
+            return Ok(self.put_beside(bytes, plan, copy, previous, body));
         }
-        Ok(self.put(bytes, plan, copy, previous, payload))
+        Ok(self.put(bytes, plan, copy, previous, body))
     }
 
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a part of every append, which passes much by value")]
     fn shape_of(&self, payload: &[&[u8]], aligned: bool) -> Result<Shape, AppendError> {
         let payload_len: u64 = payload.iter().map(|piece| piece.len() as u64).sum();
         let max = payload_max(self.layout.segment_len());
@@ -154,6 +192,8 @@ impl MemberLog {
         }
     }
 
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a part of every append, which passes much by value")]
     fn plan(
         &self,
         index: Index,
@@ -164,7 +204,8 @@ impl MemberLog {
         let mut configuration = None;
         if kind == Kind::Configuration {
             let decoded = configuration_in(payload, shape.payload_len);
-            configuration = Some(decoded.ok_or(AppendError::NotAConfiguration { index })?);
+            let decoded = decoded.ok_or(AppendError::NotAConfiguration { index })?;
+            configuration = Some(Box::new(decoded));
         }
         let no_room = AppendError::NoRoom { payload_len: u64::from(shape.payload_len) };
         let (segment, place) = self.room_for(shape).ok_or(no_room)?;
@@ -190,15 +231,17 @@ impl MemberLog {
         self.room_for(shape).is_some()
     }
 
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a part of every append, which passes much by value")]
     fn put(
         &mut self,
         bytes: &mut impl BytesMut,
         plan: Plan,
         header: Header,
         previous: Position,
-        payload: &[&[u8]],
+        body: Body<'_>,
     ) -> Placed {
-        let placed = self.store(bytes, &plan, &header, payload);
+        let placed = self.store(bytes, &plan, &header, body);
         let found = Self::found(plan.segment, header, plan.place, previous, plan.configuration);
         self.extend(&found);
         self.note(&found);
@@ -212,35 +255,34 @@ impl MemberLog {
         plan: Plan,
         header: Header,
         previous: Position,
-        payload: &[&[u8]],
+        body: Body<'_>,
     ) -> Placed {
-        let placed = self.store(bytes, &plan, &header, payload);
+        let placed = self.store(bytes, &plan, &header, body);
         let found = Self::found(plan.segment, header, plan.place, previous, plan.configuration);
         self.note(&found);
         placed
     }
 
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a part of every append, which passes much by value")]
     fn store(
         &self,
         bytes: &mut impl BytesMut,
         plan: &Plan,
         header: &Header,
-        payload: &[&[u8]],
+        body: Body<'_>,
     ) -> Placed {
         let record = self.segments[plan.segment].record;
         base::check!(self.nonces[slot_place(record.slot)] == record.nonce);
         let start = self.layout.slot(record.slot).start;
         let raw = header.encode(record.nonce);
         let place = plan.place;
-        let len = usize::try_from(header.payload_len).expect("bounded by payload_max");
-        if !header.aligned && HEADER_BYTES + len <= ONE_COPY {
-            let mut line = [0; ONE_COPY];
-            line[..HEADER_BYTES].copy_from_slice(&raw);
-            gather(payload, &mut line[HEADER_BYTES..HEADER_BYTES + len]);
-            bytes.copy_in(start + place.header, &line[..HEADER_BYTES + len]);
+        if let Some(front) = body.line.get_mut(..HEADER_BYTES) {
+            front.copy_from_slice(&raw);
+            bytes.copy_in(start + place.header, body.line);
         } else {
             let mut at = start + place.payload;
-            for piece in payload {
+            for piece in body.pieces {
                 bytes.copy_in(at, piece);
                 at += piece.len() as u64;
             }
@@ -255,13 +297,4 @@ fn configuration_in(payload: &[&[u8]], payload_len: u32) -> Option<Configuration
     let whole = copy.get_mut(..usize::try_from(payload_len).ok()?)?;
     gather(payload, whole);
     decode_configuration(whole)
-}
-
-/// Copies the pieces one behind the other; together they are as long as `into`.
-fn gather(pieces: &[&[u8]], into: &mut [u8]) {
-    let mut at = 0;
-    for piece in pieces {
-        into[at..at + piece.len()].copy_from_slice(piece);
-        at += piece.len();
-    }
 }

@@ -168,7 +168,7 @@ impl MemberLog {
         }
         let start = self.layout.slot(self.segments[segment].record.slot).start;
         let configuration = verify(bytes, start + place.payload, &header, self.base.digest)?;
-        Some(Self::found(segment, header, place, self.base, configuration))
+        Some(Self::found(segment, header, place, self.base, configuration.map(Box::new)))
     }
 
     /// The segments of the grant before `segment` that nothing was taken from are passed: all that

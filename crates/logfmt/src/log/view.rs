@@ -107,6 +107,10 @@ impl MemberLog {
         if self.tail.index < index {
             return None;
         }
+        let newest = self.boundaries.last().filter(|newest| newest.first <= index);
+        if let Some(newest) = newest {
+            return Some(newest.term);
+        }
         let after = self.boundaries.partition_point(|boundary| boundary.first <= index);
         self.boundaries.get(after.checked_sub(1)?).map(|boundary| boundary.term)
     }
@@ -199,7 +203,10 @@ impl MemberLog {
     /// How many open segments nobody has begun to fill.
     #[must_use]
     pub fn unopened(&self) -> usize {
-        self.segments[self.open_from..].iter().filter(|segment| !segment.is_begun()).count()
+        // They are filled in order: those behind the one being filled.
+        let filling = self.segments.get(self.fill);
+        let begun = filling.is_some_and(super::Segment::is_begun);
+        self.segments.len() - self.fill - usize::from(begun)
     }
 
     /// The segments in grant order, as a superblock names them. An open segment whose writer has

@@ -51,7 +51,7 @@ pub(super) struct Found {
     pub(super) segment: usize,
     pub(super) header: Header,
     pub(super) place: Place,
-    pub(super) configuration: Option<Configuration>,
+    pub(super) configuration: Option<Box<Configuration>>,
     pub(super) previous: Previous,
 }
 
@@ -144,7 +144,8 @@ impl MemberLog {
             if header.term < position.term {
                 return None;
             }
-            configuration = verify(bytes, start + place.payload, &header, position.digest)?;
+            configuration =
+                verify(bytes, start + place.payload, &header, position.digest)?.map(Box::new);
         }
         if header.index == self.base.index && header.digest != self.base.digest {
             return None;
@@ -196,6 +197,8 @@ impl MemberLog {
     }
 
     /// The entry becomes part of the log; what stood at its index and behind goes.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a part of every append, which passes much by value")]
     pub(super) fn extend(&mut self, found: &Found) {
         let header = &found.header;
         if header.index <= self.tail.index {
@@ -210,12 +213,14 @@ impl MemberLog {
             self.boundaries.push(Boundary { term: header.term, first: header.index });
         }
         if let Some(configuration) = &found.configuration {
-            self.configurations.push((header.index, configuration.clone()));
+            self.configurations.push((header.index, (**configuration).clone()));
         }
         self.tail = header.position();
     }
 
     /// The stream has moved on to this entry.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a part of every append, which passes much by value")]
     pub(super) fn note(&mut self, found: &Found) {
         let segment = &mut self.segments[found.segment];
         if !segment.is_begun() {
@@ -233,7 +238,7 @@ impl MemberLog {
         header: Header,
         place: Place,
         previous: Position,
-        configuration: Option<Configuration>,
+        configuration: Option<Box<Configuration>>,
     ) -> Found {
         Found { segment, header, place, configuration, previous: Previous::Known(previous) }
     }

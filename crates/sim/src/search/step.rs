@@ -427,11 +427,12 @@ impl Stepper<'_> {
             Effect::Revoke(slot) => events.push_back(Event::Released { slot }),
             Effect::Append { term, commit, what, .. } => {
                 append(state, m, (small_term(term), small(commit)), &what)?;
-                events.push_back(Event::Appended);
+                events.push_back(Event::Appended { durable: Index(0) });
                 if self.bounds.merges_fences && state.left.crashes == 0 {
                     events.push_back(persist(state, m));
                 }
             }
+            Effect::Spread => events.push_back(Event::Spread),
             Effect::Chain(chain) => {
                 post(state, m, &chain);
                 let to = place_of(chain.peer);

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use base::GrantWord;
-use consensus::{Chain, Connection, Message, Room, Run};
+use consensus::{Chain, Connection, Message, Room};
 
 use super::log::Commits;
 use super::path::{Path, small};
@@ -17,7 +17,6 @@ pub(super) fn post(state: &mut State, from: Place, chain: &Chain) {
     if !state.is_connected(from, to) || state.members[from].connections[to] != connection {
         return;
     }
-    let runs: Vec<Run> = chain.runs.iter().flatten().copied().collect();
     let log = &state.members[from].log;
     let own = log.own().map(|at| &log.segments[at]);
     let mut posted = Posted {
@@ -29,13 +28,13 @@ pub(super) fn post(state: &mut State, from: Place, chain: &Chain) {
         content: Path::default(),
         commits: Commits::default(),
         idle: 0,
-        is_mere: runs.is_empty() && chain.idle.is_none(),
+        is_mere: chain.run.is_none() && chain.idle.is_none(),
     };
-    if let (Some(head), Some(rest)) = (runs.first(), runs.last()) {
-        posted.grant = GrantWord(head.key);
-        posted.first = small(head.first);
-        posted.content = log.path.prefix(small(rest.last));
-        for index in posted.first..=small(rest.last) {
+    if let Some(run) = chain.run {
+        posted.grant = GrantWord(run.key);
+        posted.first = small(run.first);
+        posted.content = log.path.prefix(small(run.last));
+        for index in posted.first..=small(run.last) {
             let framed = own.filter(|own| own.first != 0 && own.first <= index);
             let anew = small(chain.commit).min(index - 1);
             posted.commits.set(index, framed.map_or(anew, |own| own.commits.get(index)));
