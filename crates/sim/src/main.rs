@@ -32,6 +32,9 @@ struct Schedules {
     /// Founding members of every cluster; drawn from the seed when not given.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=13))]
     members: Option<u32>,
+    /// What the schedules are bent towards: all, membership or elections.
+    #[arg(long, default_value = "all", value_parser = focus_named)]
+    focus: Focus,
     /// Plants this fault (only in a build with `--cfg 'mutant="all"'`).
     #[arg(long)]
     mutant: Option<String>,
@@ -74,13 +77,22 @@ enum Command {
     },
 }
 
+fn focus_named(name: &str) -> Result<Focus, String> {
+    match name {
+        "all" => Ok(Focus::All),
+        "membership" => Ok(Focus::Membership),
+        "elections" => Ok(Focus::Elections),
+        other => Err(format!("there is no {other}: all, membership or elections")),
+    }
+}
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let mut say = |line: String| println!("{line}");
     let is_good = match cli.command {
         None => {
-            let Schedules { schedules, seed, members, mutant, verbose, threads } = cli.schedules;
-            let focus = Focus::All;
+            let Schedules { schedules, seed, members, focus, mutant, verbose, threads } =
+                cli.schedules;
             let options =
                 campaign::Options { schedules, seed, members, focus, mutant, verbose, threads };
             campaign::run(&options, &mut say)

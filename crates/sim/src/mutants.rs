@@ -47,50 +47,46 @@ const fn of_members(name: &'static str, seed: u64, rule: &'static str) -> Mutant
 pub const ALL: &[Mutant] = &[
     of_elections("reply_before_store", 20, "a voter replies only after its grant word is stored"),
     of_elections("walk_before_store", 20, "a voter walks only after its grant word is stored"),
-    of_elections("candidate_walks_first", 13, "a candidate fences before it walks its own log"),
+    of_elections("candidate_walks_first", 9, "a candidate fences before it walks its own log"),
     mutant("read_before_write", 2, "a read-back is executed after the WRITEs before it"),
-    mutant("any_term_readback", 31, "a read-back counts only under the word it was posted under"),
+    mutant("any_term_readback", 4, "a read-back counts only under the word it was posted under"),
     of_elections(
         "any_term_commit",
-        193,
+        353,
         "only an entry of the leader's own term commits by counting",
     ),
     of_elections(
         "any_term_commit_no_noop",
-        33,
+        89,
         "the same, and the first entry of a term is a no-op",
     ),
     mutant("no_noop", 5, "no read before the leader's own no-op is committed"),
-    mutant("compare_only_index", 226, "the best log has the highest last term, then index"),
-    mutant("second_best_log", 4, "the best log of the quorum is adopted, not the next one"),
-    mutant("base_two_too_low", 2, "streaming begins exactly behind the match point"),
+    mutant("compare_only_index", 94, "the best log has the highest last term, then index"),
+    mutant("second_best_log", 7, "the best log of the quorum is adopted, not the next one"),
+    mutant("base_two_too_low", 9, "streaming begins exactly behind the match point"),
     mutant("base_tail_plus_one", 2, "streaming begins at the match point, not at the tail"),
-    mutant("no_seal", 10, "what is written behind a seal is never read"),
+    mutant("no_seal", 11, "what is written behind a seal is never read"),
     mutant("seal_in_ram_only", 2, "a seal is durable before the reply"),
     mutant("segment_list_not_persisted", 2, "a granted segment is named before it is written"),
     mutant("no_flush_before_report", 6, "a tail is durable before it is reported"),
     mutant("own_copy_before_persist", 2, "the own copy counts when it is durable"),
-    mutant("no_count_in_word", 159, "a grant in the same term has another word"),
-    mutant("vote_lost_at_restart", 2, "term and vote are durable before the reply"),
-    mutant("leader_resumes_term", 5, "a restarted member never leads in a term it was in"),
+    mutant("no_count_in_word", 137, "a grant in the same term has another word"),
+    mutant("vote_lost_at_restart", 5, "term and vote are durable before the reply"),
+    mutant("leader_resumes_term", 7, "a restarted member never leads in a term it was in"),
     mutant("leader_counts_after_vote", 3, "a leader stops counting before it fences"),
-    mutant("commit_word_clamped_to_own_tail", 46, "an idle line is believed within its segment"),
-    mutant("member_counted_before_snapshot", 2, "a member without the checkpoint is not counted"),
+    mutant("commit_word_clamped_to_own_tail", 4, "an idle line is believed within its segment"),
+    mutant("member_counted_before_snapshot", 8, "a member without the checkpoint is not counted"),
     of_elections(
         "read_without_quorum",
-        971,
+        1449,
         "a read is answered after a quorum proved the leadership",
     ),
-    of_members(
-        "quorum_by_own_configuration",
-        1552,
-        "the best log's configuration judges the quorum",
-    ),
-    of_members("overlapping_changes", 99, "one change of members at a time, after the no-op"),
-    mutant("shm_no_fence", 159, "a full fence stands between the stores and the load"),
+    of_members("quorum_by_own_configuration", 95, "the best log's configuration judges the quorum"),
+    of_members("overlapping_changes", 315, "one change of members at a time, after the no-op"),
+    mutant("shm_no_fence", 191, "a full fence stands between the stores and the load"),
     mutant("nonce_not_checked", 4, "an entry is taken only under its segment's nonce"),
-    mutant("recycle_early", 663, "a slot is used again only when nobody can write it"),
-    mutant("per_entry_counting", 6, "tails are contiguous; entries are not counted one by one"),
+    mutant("recycle_early", 11, "a slot is used again only when nobody can write it"),
+    mutant("per_entry_counting", 3, "tails are contiguous; entries are not counted one by one"),
     mutant("session_retry_executes", 2, "a retry is answered, not executed again"),
 ];
 
@@ -142,6 +138,17 @@ pub fn run(only: Option<&str>, (first, count): (u64, u64), say: &mut dyn FnMut(S
     caught == chosen.len()
 }
 
+/// Whether a schedule breaks nothing when nothing is planted: only then is the fault what a checker
+/// saw.
+fn is_clean(options: &Options, seed: u64) -> bool {
+    let mut is_clean = true;
+    each(options, (seed, 1), None, &mut |_, _, report, _| {
+        is_clean = report.violation.is_none();
+        true
+    });
+    is_clean
+}
+
 /// The first schedule that catches a fault, how many were tried, and what it saw.
 fn hunt(mutant: &Mutant, (first, count): (u64, u64)) -> Option<(u64, u64, String)> {
     if !cfg!(mutant = "all") {
@@ -158,7 +165,9 @@ fn hunt(mutant: &Mutant, (first, count): (u64, u64)) -> Option<(u64, u64, String
         each(&options, (first, count), Some(mutant.name), &mut |seed, _, report, _| {
             tried += 1;
             // A panic is a wall that the fault made the code run into: no checker of ours saw it.
-            if let Some(violation) = report.violation.filter(|v| v.checker != Checker::Panicked) {
+            if let Some(violation) = report.violation.filter(|v| v.checker != Checker::Panicked)
+                && is_clean(&options, seed)
+            {
                 found = Some((seed, tried, violation.to_string()));
             }
             found.is_none()
