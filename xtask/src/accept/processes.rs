@@ -74,7 +74,8 @@ pub(super) fn measure_commit_5(runner: &Runner, plant: bool) -> Result<Measured>
 fn measure_commit(runner: &Runner, plant: bool, members: &str) -> Result<Measured> {
     compile(runner)?;
     let mut command = Command::new(program("remanent"));
-    command.args(["bench", "commit", "--json", "--members", members]);
+    // Long enough that a neighbour's burst does not decide what the median is.
+    command.args(["bench", "commit", "--json", "--members", members, "--count", "2000000"]);
     command.arg("--dir").arg(workspace::target_directory());
     if plant {
         command.arg("--plant-delay");

@@ -2,7 +2,8 @@
 //!
 //! The members are real (regions, boards, shards) and run in threads of this process; the leader's
 //! shard is turned by the thread that measures. No client and no door take part, so that what is
-//! measured beside `raw-n` is the protocol and nothing else.
+//! measured beside `raw-n` is the protocol and nothing else. The two take turns every thousand
+//! operations: what disturbs the machine disturbs both.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use consensus::Event;
 use consensus::session::Act;
 use replica::{Answer, Answered, Request, Token};
 
+use super::raw::{self, RawN};
 use super::stamping::Stamping;
 use crate::commands::{InitArguments, init};
 use crate::latencies::Latencies;
@@ -52,8 +54,12 @@ pub(crate) struct Commit {
 /// What was found.
 #[derive(Clone, Debug)]
 pub(crate) struct Found {
-    /// One command at a time.
+    /// One command at a time, until the commit index is behind it.
     pub(crate) latencies: Latencies,
+    /// The same, until every member has been written and the leader is ready for the next.
+    pub(crate) turns: Latencies,
+    /// `raw-n` of as many bytes.
+    pub(crate) raw: Latencies,
     /// Bytes that one commit stores on a member.
     pub(crate) entry_bytes: u32,
 }
@@ -137,6 +143,13 @@ fn follower(
     std::thread::Builder::new().name(format!("member-{id}")).spawn(body).context("cannot start")
 }
 
+/// What the log entry of a command of so many bytes takes.
+fn entry_bytes(command_len: usize) -> Result<u32> {
+    let payload = consensus::session::ENVELOPE_LEN + command_len;
+    let shape = logfmt::Shape { payload_len: u32::try_from(payload)?, aligned: false };
+    Ok(u32::try_from(logfmt::place::place(0, shape).end)?)
+}
+
 fn lead(cluster: &Cluster, commit: &Commit) -> Result<Found> {
     let clock = Instant::now();
     let id = MemberId(1);
@@ -163,15 +176,28 @@ fn lead(cluster: &Cluster, commit: &Commit) -> Result<Found> {
         shard.turn(now(clock));
     }
     let command = vec![0x5a; commit.bytes as usize];
-    let payload = consensus::session::ENVELOPE_LEN + command.len();
-    let shape = logfmt::Shape { payload_len: u32::try_from(payload)?, aligned: false };
-    let entry_bytes = u32::try_from(logfmt::place::place(0, shape).end)?;
-
-    let mut latencies = Latencies::new()?;
+    let entry_bytes = entry_bytes(command.len())?;
+    let mut floor = raw::Running::start(&RawN {
+        dir: commit.dir.clone(),
+        members: commit.members,
+        bytes: entry_bytes,
+        mode: commit.mode,
+        count: commit.count,
+        time_max: commit.time_max,
+    })?;
+    let (mut latencies, mut turns, mut raw) =
+        (Latencies::new()?, Latencies::new()?, Latencies::new()?);
     let mut answers: Vec<Answered> = Vec::new();
     let began = Instant::now();
     while latencies.len() < commit.count && began.elapsed() < commit.time_max {
+        if latencies.len().is_multiple_of(raw::SLICE) {
+            floor.measure(raw::SLICE, &mut raw)?;
+            // What has become due meanwhile is no part of the next commit.
+            while shard.turn(now(clock)).worked {}
+        }
         let request = Request::Write { act: Act::Plain, command: command.clone() };
+        // A loop looks at the clock once a turn, whether there is a command or not.
+        let mut turns_at = now(clock);
         let start = Instant::now();
         if commit.plant_delay {
             while start.elapsed() < PLANTED_DELAY {
@@ -179,17 +205,23 @@ fn lead(cluster: &Cluster, commit: &Commit) -> Result<Found> {
             }
         }
         shard.request(group, Token(0), request);
-        while answers.is_empty() {
-            // The turn's time is that of its start: one look at the clock for both.
-            shard.turn(now(clock));
+        loop {
+            shard.turn(turns_at);
             shard.take_answers(&mut answers);
+            if !answers.is_empty() {
+                break;
+            }
             ensure!(began.elapsed() < commit.time_max + ELECT_MAX, "a commit did not come");
+            turns_at = now(clock);
         }
+        let turned = Instant::now();
         let is_done = answers.drain(..).all(|answered| matches!(answered.answer, Answer::Done(_)));
         ensure!(is_done, "the leader lost its leadership while measuring");
         let committed = shard.machine(group).and_then(Stamping::stamped);
         latencies.record(committed.context("it was applied")?.duration_since(start));
+        turns.record(turned.duration_since(start));
     }
     drop(shard.into_fabric());
-    Ok(Found { latencies, entry_bytes })
+    floor.stop()?;
+    Ok(Found { latencies, turns, raw, entry_bytes })
 }

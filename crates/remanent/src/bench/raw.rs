@@ -47,28 +47,72 @@ pub(crate) struct RawN {
 
 /// Measures; leaves nothing in the directory.
 pub(crate) fn measure(raw: &RawN) -> Result<Latencies> {
-    ensure!(raw.members >= 1, "at least one member");
-    ensure!(u64::from(raw.bytes) <= REGION_LEN / 4, "{} bytes are too many", raw.bytes);
-    let dir = raw.dir.join(format!(".raw-{}", std::process::id()));
-    std::fs::create_dir_all(&dir).with_context(|| format!("{}", dir.display()))?;
-    let measured = run(raw, &dir);
-    let removed = std::fs::remove_dir_all(&dir);
-    let measured = measured?;
-    removed.with_context(|| format!("{}: cannot be removed", dir.display()))?;
-    Ok(measured)
+    let mut latencies = Latencies::new()?;
+    let mut running = Running::start(raw)?;
+    let began = Instant::now();
+    let mut measured = Ok(());
+    while measured.is_ok() && latencies.len() < raw.count && began.elapsed() < raw.time_max {
+        measured = running.measure(SLICE.min(raw.count - latencies.len()), &mut latencies);
+    }
+    running.stop()?;
+    measured?;
+    ensure!(latencies.len() > 0, "no operation ended within {:?}", raw.time_max);
+    Ok(latencies)
 }
 
-fn run(raw: &RawN, dir: &Path) -> Result<Latencies> {
-    let targets = (2..=raw.members)
-        .map(|id| Target::start(dir, MemberId(id), raw.mode))
-        .collect::<Result<Vec<_>>>()?;
-    let mut writer = Writer::open(dir, raw)?;
-    let measured = writer.connect(raw.members).and_then(|()| writer.measure(raw));
-    drop(writer);
-    for target in targets {
-        target.stop()?;
+/// Operations that are measured between two looks at whether that was enough.
+pub(crate) const SLICE: u64 = 1_000;
+
+/// All that is needed to measure, ready to.
+pub(crate) struct Running {
+    dir: PathBuf,
+    writer: Option<Writer>,
+    targets: Vec<Target>,
+}
+
+impl Running {
+    /// Makes the regions, the targets and the queue pairs.
+    pub(crate) fn start(raw: &RawN) -> Result<Self> {
+        ensure!(raw.members >= 1, "at least one member");
+        ensure!(u64::from(raw.bytes) <= REGION_LEN / 4, "{} bytes are too many", raw.bytes);
+        let dir = raw.dir.join(format!(".raw-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).with_context(|| format!("{}", dir.display()))?;
+        let mut running = Self { dir, writer: None, targets: Vec::new() };
+        for id in 2..=raw.members {
+            running.targets.push(Target::start(&running.dir, MemberId(id), raw.mode)?);
+        }
+        let writer = running.writer.insert(Writer::open(&running.dir, raw)?);
+        writer.connect(raw.members)?;
+        Ok(running)
     }
-    measured
+
+    /// Measures some operations.
+    pub(crate) fn measure(&mut self, count: u64, latencies: &mut Latencies) -> Result<()> {
+        let writer = self.writer.as_mut().context("it was started")?;
+        writer.measure(count, latencies)
+    }
+
+    /// Ends the targets and removes what was made.
+    pub(crate) fn stop(mut self) -> Result<()> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<()> {
+        self.writer = None;
+        let ended: Result<Vec<()>> = self.targets.drain(..).map(Target::stop).collect();
+        if self.dir.exists() {
+            std::fs::remove_dir_all(&self.dir)
+                .with_context(|| format!("{}: cannot be removed", self.dir.display()))?;
+        }
+        ended.map(|_| ())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Only after an error, which is what is reported.
+        let _unreported = self.end();
+    }
 }
 
 fn shm(dir: &Path, member: MemberId) -> Result<Shm> {
@@ -152,6 +196,11 @@ struct Writer {
     region: MappedRegion,
     region_id: RegionId,
     peers: Vec<Peer>,
+    payload: Vec<u8>,
+    /// Where the next operation goes.
+    at: u64,
+    /// The last one's number.
+    number: u64,
 }
 
 impl Writer {
@@ -159,7 +208,9 @@ impl Writer {
         let (region, path) = region(dir, MemberId(1), raw.mode)?;
         let mut shm = shm(dir, MemberId(1))?;
         let region_id = shm.attach(&path, raw.mode)?;
-        Ok(Self { shm, region, region_id, peers: Vec::new() })
+        let payload = vec![0x5a; raw.bytes as usize];
+        let (peers, at, number) = (Vec::new(), WORD_LEN, 0);
+        Ok(Self { shm, region, region_id, peers, payload, at, number })
     }
 
     fn connect(&mut self, members: u32) -> Result<()> {
@@ -184,25 +235,25 @@ impl Writer {
         Ok(())
     }
 
-    fn measure(&mut self, raw: &RawN) -> Result<Latencies> {
-        let mut latencies = Latencies::new()?;
-        let payload = vec![0x5a; raw.bytes as usize];
-        let step = u64::from(raw.bytes).next_multiple_of(WORD_LEN);
-        let began = Instant::now();
-        let mut at = WORD_LEN;
-        let mut number = 0;
-        while latencies.len() < raw.count && began.elapsed() < raw.time_max {
-            if at + step > REGION_LEN {
-                at = WORD_LEN;
+    fn measure(&mut self, count: u64, latencies: &mut Latencies) -> Result<()> {
+        let payload = std::mem::take(&mut self.payload);
+        let step = (payload.len() as u64).next_multiple_of(WORD_LEN);
+        let mut measured = Ok(());
+        for _ in 0..count {
+            if self.at + step > REGION_LEN {
+                self.at = WORD_LEN;
             }
-            number += 1;
+            self.number += 1;
             let start = Instant::now();
-            self.operation(number, at, &payload)?;
+            measured = self.operation(self.number, self.at, &payload);
+            if measured.is_err() {
+                break;
+            }
             latencies.record(start.elapsed());
-            at += step;
+            self.at += step;
         }
-        ensure!(latencies.len() > 0, "no operation ended within {:?}", raw.time_max);
-        Ok(latencies)
+        self.payload = payload;
+        measured
     }
 
     fn operation(&mut self, number: u64, at: u64, payload: &[u8]) -> Result<()> {
