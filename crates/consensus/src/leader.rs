@@ -607,7 +607,7 @@ impl Core {
             match stage {
                 Stage::Probe(at) if io.now >= at => self.probe(id, io),
                 Stage::Probe(_) => {}
-                Stage::Replicate if self.is_stuck(id, io) => {
+                Stage::Replicate | Stage::Snapshot if self.is_stuck(id, io) => {
                     // Its queue pair answers nothing: what its chains gather from must not be kept
                     // for ever, and a new connection heals what an old one has lost.
                     if let Some(connection) = self.connection(id) {

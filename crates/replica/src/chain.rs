@@ -104,7 +104,7 @@ impl Source<'_> {
     /// every commit consists of. `false`: nothing has happened.
     pub(crate) fn post_now<E: Env>(&self, chain: &Chain, shared: &mut Shared<E>) -> bool {
         let Some(at) = shared.link_at(chain.peer, chain.connection) else { return false };
-        if chain.idle.is_some() || !shared.has_room(at) {
+        if chain.idle.is_some() || !shared.takes_chains(at) {
             return false;
         }
         let link = &shared.links[at];
@@ -121,11 +121,16 @@ impl Source<'_> {
 }
 
 impl<E: Env> Shared<E> {
-    /// Whether a chain may be posted on a link: none waits there, and its queue pair takes one more.
+    /// Whether a new chain may be posted on a link: nothing waits there.
+    fn takes_chains(&self, at: usize) -> bool {
+        self.links[at].queued.is_empty() && self.has_room(at)
+    }
+
+    /// Whether the queue pair of a link takes one more chain.
     fn has_room(&self, at: usize) -> bool {
         // Votes and control lines share the queue pair: a few READs are kept for them.
         let room = self.fabric.caps().reads_max.saturating_sub(READS_KEPT).max(1);
-        self.links[at].queued.is_empty() && self.links[at].reads < room
+        self.links[at].reads < room
     }
 
     fn note_posted(&mut self, chain: &Chain, at: usize) {
@@ -141,12 +146,12 @@ impl<E: Env> Shared<E> {
 impl<E: Env> Group<E> {
     pub(crate) fn post_or_queue(&mut self, chain: &Chain, shared: &mut Shared<E>) {
         let Some(at) = shared.link_at(chain.peer, chain.connection) else { return };
-        if !shared.has_room(at) || self.post_chain(chain, at, shared) == Err(PostError::Full) {
+        if !shared.takes_chains(at) || self.post_chain(chain, at, shared) == Err(PostError::Full) {
             shared.links[at].queued.push_back(Queued::Chain(self.line, *chain));
         }
     }
 
-    /// Posts a chain that was queued.
+    /// Posts a chain that was queued, whatever waits behind it.
     pub(crate) fn post_queued(
         &mut self,
         chain: &Chain,

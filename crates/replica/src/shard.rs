@@ -4,7 +4,8 @@
 //! the time and learns whether it did anything and when it wants to be called again.
 //!
 //! ```text
-//!  turn:  requests -> completions -> durability -> walk -> apply
+//!  turn:  requests -> completions, each commit applied at once -> followers beyond a majority
+//!           -> completions -> durability -> walk -> apply
 //!           -> fabric events -> answers to effects -> ticks -> checkpoints and transfers
 //!           -> durability -> publish
 //! ```

@@ -1,6 +1,8 @@
 //! Whole schedules as tests: the simulator is deterministic, and a few of its seeds stay green.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+use std::time::Duration;
+
 use sim::{
     cluster::{self, Report},
     plan::{Focus, Plan},
@@ -40,4 +42,23 @@ fn members_come_and_go_under_changing_leaders() {
         let report = cluster::run(&plan, None);
         assert_eq!(report.violation.map(|violation| violation.to_string()), None, "seed {seed}");
     }
+}
+
+/// Goal: a queue pair that takes few READs at a time delays chains and stops none. Method: no
+/// faults, a window of eight chains, a queue pair that takes three READs, so that chains wait
+/// behind each other for room. What waited for ever would be given up, with its connection, only
+/// when the course is over: a handful of operations.
+#[test]
+fn a_narrow_queue_pair_delays_chains_and_stops_none() {
+    let mut plan = Plan::of_seed(1, Some(3));
+    plan.trouble = Duration::from_millis(300);
+    plan.fault_every = plan.trouble * 2;
+    plan.fabric.caps.reads_max = 3;
+    plan.setup.params.chains_max = 8;
+    plan.setup.params.batch_bytes_max = 256;
+    plan.setup.params.suspicion_timeout = Duration::from_millis(50);
+    (plan.clients, plan.habits.rest) = (8, Duration::from_micros(100));
+    let report = cluster::run(&plan, None);
+    assert_eq!(report.violation.map(|violation| violation.to_string()), None);
+    assert!(report.operations > 1_000, "{} operations", report.operations);
 }
