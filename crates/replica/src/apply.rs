@@ -65,8 +65,9 @@ impl<E: Env> Group<E> {
         if let Some(own) = own {
             shared.recycle(own.command);
         }
-        if let (Some(token), Some(answer)) = (token, answer) {
-            shared.answer(self.id, token, answer);
+        if let Some(token) = token {
+            // No answer: it could not be read, and the storage is no longer trusted.
+            shared.answer(self.id, token, answer.unwrap_or(Answer::Unknown));
         }
     }
 
