@@ -486,6 +486,16 @@ impl<'a> Cluster<'a> {
                     self.undo_later(Undo::Heal(at, other));
                 }
             }
+            Fault::Split => {
+                let side: Vec<bool> = self.nodes.iter().map(|_| self.random.one_in(2)).collect();
+                for one in 0..side.len() {
+                    for two in (0..one).filter(|&two| side[two] != side[one]) {
+                        let (a, b) = (self.nodes[one].host, self.nodes[two].host);
+                        self.world.borrow_mut().cut(a, b);
+                        self.undo_later(Undo::Heal(one, two));
+                    }
+                }
+            }
             Fault::SlowDisk => {
                 let memory = self.nodes[at].memory;
                 self.world.borrow_mut().memory(memory).slow_down(50);

@@ -25,6 +25,8 @@ pub enum Fault {
     Cut,
     /// One direction of a link is cut, and mended later.
     CutOneWay,
+    /// The members fall into two parts that do not see each other; link by link they meet again.
+    Split,
     /// A disk is slow for a while.
     SlowDisk,
     /// A member campaigns although nobody is gone.
@@ -132,7 +134,9 @@ impl Plan {
     /// The schedule of a seed, bent towards something.
     #[must_use]
     pub fn focused(seed: u64, members: Option<u32>, focus: Focus) -> Self {
-        let mut plan = Self::of_seed(seed, members);
+        // Three that may become five: with one change, two majorities can miss each other.
+        let founders = if focus == Focus::Membership { members.or(Some(3)) } else { members };
+        let mut plan = Self::of_seed(seed, founders);
         if focus == Focus::Elections {
             plan.fault_every = Duration::from_micros(150 + 100 * (seed % 8));
             plan.trouble = ms(60);
@@ -147,7 +151,7 @@ impl Plan {
         if focus == Focus::Membership {
             plan.spares = 2;
             plan.fault_every = ms(1 + seed % 3);
-            plan.faults = vec![Fault::Change, Fault::Change, Fault::Campaign, Fault::Cut];
+            plan.faults = vec![Fault::Change, Fault::Change, Fault::Campaign, Fault::Split];
             if seed.is_multiple_of(2) {
                 plan.faults.push(Fault::Kill);
             }
